@@ -355,7 +355,7 @@ OTHERS: dict[str, set[str]] = {
     "service/named": {"pydantic"},  # which checks what clients send
     "fronts/client": {"httpx2"},
     "fronts/jupyter": {"zmq"},
-    "fronts/e2b": {"pydantic", "python_multipart", "starlette"},
+    "fronts/e2b": {"pydantic", "starlette"},
     "fronts/gateway": {"anyio", "fastapi", "fastapi_offline", "h11", "pydantic", "starlette", "uvicorn", "websockets"},
     "service/settings": {"pydantic", "pydantic_settings"},
     "cluster": {"cryptography", "ray"},

@@ -117,7 +117,7 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs(
     found = json.loads(run_here("approvals", "--session", "another").stdout)
     assert [(each["outcome"], each["by"], each["arguments"]) for each in found] == [("deny", "nobody", "{}" * 500)]
     assert json.loads(run_here("approvals", "--session", "nobody's").stdout) == []
-    monkeypatch.setattr("cellblock.fronts.cli.approval_commands.wants_json", bool)  # as in a terminal
+    monkeypatch.setattr("cellblock.fronts.cli.output.wants_json", bool)  # as in a terminal
     assert main(["approvals", "--last", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2

@@ -13,7 +13,7 @@ import pytest
 
 import cellblock
 from cellblock.errors import DaemonError
-from cellblock.fronts.cli import approval_commands, main
+from cellblock.fronts.cli import approval_commands, main, output
 from cellblock.model.decisions import Decision
 from cellblock.tools.registry.approvals import Approvals
 from daemons import own_daemon
@@ -100,7 +100,7 @@ async def test_decisions_that_are_not_shown_whole_say_so(
     found = json.loads(capsys.readouterr().out)
     assert [decision["complete"] for decision in found] == [True, True, False]
     assert json.loads(found[0]["arguments"])["command"] == lines["long"]
-    monkeypatch.setattr(approval_commands, "wants_json", bool)
+    monkeypatch.setattr(output, "wants_json", bool)
     assert main(["approvals", "list", "--session", "of this test"]) == 0
     long, blanks, huge = capsys.readouterr().out.splitlines()
     assert "x… [" in long

@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cellblock
 from cellblock.errors import InvalidInputError
-from cellblock.fronts.cli import copying, main
+from cellblock.fronts.cli import file_commands, main
 from cellblock.operations import reading
 from suite import first_quick
 
@@ -29,7 +30,7 @@ def workspace(daemon: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("size", first_quick([0, 1, 100, 101, 1000, 1001], 2))
 def test_files_of_any_size_go_in_and_out(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(copying, "_PART", 100)
+    monkeypatch.setattr(file_commands, "_PART", 100)
     data = os.urandom(size)
     (tmp_path / "a").write_bytes(data)
     assert main(["files", "put", "f", str(tmp_path / "a")]) == 0
@@ -55,13 +56,13 @@ def test_a_file_that_changes_is_not_saved(
 ) -> None:
     monkeypatch.setattr(reading, "_PART", 100)
     (workspace / "log").write_bytes(bytes(1000))
-    bar = copying._bar
+    take = reading.FileReading.take
 
-    def grow(done: int, size: int) -> str:
+    def grow(self: reading.FileReading, answer: Mapping[str, Any]) -> bytes:
         (workspace / "log").write_bytes(bytes(2000))
-        return bar(done, size)
+        return take(self, answer)
 
-    monkeypatch.setattr(copying, "_bar", grow)
+    monkeypatch.setattr(reading.FileReading, "take", grow)
     assert main(["files", "get", "f", "log", "--to", str(tmp_path)]) != 0
     assert "changed while it was read" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
@@ -79,25 +80,25 @@ def test_what_is_saved_is_complete_or_not_there(tmp_path: Path) -> None:
         if before is not None:
             target.write_bytes(before)
         with pytest.raises(KeyboardInterrupt):
-            copying.save(broken(), str(target), force=True)
+            file_commands.save(broken(), str(target), force=True)
         assert os.listdir(tmp_path) == ([] if before is None else ["a"])
     assert target.read_bytes() == b"old"
     with pytest.raises(InvalidInputError, match="exists already"):
-        copying.save(iter([b"new"]), str(target), force=False)
+        file_commands.save(iter([b"new"]), str(target), force=False)
     target.chmod(0o640)
-    assert copying.save(iter([b"new", b"er"]), str(target), force=True) == 5
+    assert file_commands.save(iter([b"new", b"er"]), str(target), force=True) == 5
     assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"newer", 0o640)
 
 
 def test_a_link_a_pipe_and_a_device_are_written_to_and_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to("file")
-    copying.save(iter([b"new"]), str(tmp_path / "link"), force=True)
+    file_commands.save(iter([b"new"]), str(tmp_path / "link"), force=True)
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "new"
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    copying.save(iter([b"new"]), str(tmp_path / "pipe"), force=True)
+    file_commands.save(iter([b"new"]), str(tmp_path / "pipe"), force=True)
     assert os.read(reading, 10) == b"new"
     os.close(reading)
     assert (tmp_path / "pipe").is_fifo()
@@ -107,7 +108,10 @@ def test_a_link_a_pipe_and_a_device_are_written_to_and_not_replaced(tmp_path: Pa
 def test_an_upload_that_is_interrupted_leaves_nothing(workspace: Path, tmp_path: Path) -> None:
     before = {*os.listdir(workspace)}
     os.mkfifo(tmp_path / "endless")
-    program = "import sys; from cellblock.fronts.cli import copying, main; copying._PART = 10; sys.exit(main(sys.argv[1:]))"
+    program = (
+        "import sys; from cellblock.fronts.cli import file_commands as files, main; "
+        "files._PART = 10; sys.exit(main(sys.argv[1:]))"
+    )
     arguments = ["files", "put", "f", str(tmp_path / "endless")]
     process = subprocess.Popen([sys.executable, "-c", program, *arguments], stderr=subprocess.PIPE)
     with open(tmp_path / "endless", "wb", buffering=0) as writing:
@@ -117,8 +121,3 @@ def test_an_upload_that_is_interrupted_leaves_nothing(workspace: Path, tmp_path:
     assert process.returncode == 130, said
     assert b"Traceback" not in said
     assert {*os.listdir(workspace)} == before
-
-
-def test_how_far_it_is() -> None:
-    assert copying._bar(0, 0) == "[####################] 100% of 0 bytes"
-    assert copying._bar(1024, 4096) == "[#####...............] 25% of 4,096 bytes"

@@ -71,7 +71,7 @@ def test_a_running_gateway_is_used_and_the_browser_gets_a_file(
         return True
 
     monkeypatch.setattr(webbrowser, "open", take)
-    monkeypatch.setattr("cellblock.fronts.cli.ports._READ", 0.0)
+    monkeypatch.setattr("cellblock.fronts.cli.web_console._READ", 0.0)
     with own_gateway() as gateway:
         assert main(["open", "s", "8501", "--url", gateway.url + "/", "--bare"]) == 0
         assert re.fullmatch(rf"http://p8501-[0-9a-f]+\.localhost:{gateway.port}/\?cellblock-ticket=[\w-]+", shown[0])

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from cellblock.fronts.cli import main, secret_commands
+from cellblock.fronts.cli import main, output, secret_commands
 from cellblock.model.overview import SecretRecord
 
 VALUE = "a-value-of-enough-length"
@@ -91,7 +91,7 @@ def test_secrets_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr(secret_commands, "ask", lambda request: found if request.session == "demo" else [])
     assert main(["secret", "list", "demo", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"secrets": found}
-    monkeypatch.setattr(secret_commands, "wants_json", lambda _: False)
+    monkeypatch.setattr(output, "wants_json", lambda _: False)
     assert main(["secret", "list", "demo"]) == 0
     shown = capsys.readouterr().out
     for text in ("env:ACME", "header X-Key: {}", "1970", "b.test:443", "never"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.fronts.cli import logins, main
+from cellblock.fronts.cli import main, tools
 from oauth_servers import oauth_server
 
 pytestmark = pytest.mark.slow
@@ -89,7 +89,7 @@ def test_a_person_logs_in_and_out(capsys: pytest.CaptureFixture[str], monkeypatc
         assert main(["tools", "logout", "it"]) == 1
 
         reader, writer = os.pipe()
-        monkeypatch.setattr(logins, "say", lambda text: os.write(writer, paste(text)))
+        monkeypatch.setattr(tools, "say", lambda text: os.write(writer, paste(text)))
 
         def paste(text: str) -> bytes:
             """Return the line that a person pastes after a line of the command."""

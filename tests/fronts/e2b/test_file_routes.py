@@ -48,6 +48,27 @@ def test_several_files_come_in_one_form(api: httpx.Client) -> None:
     assert Path("named.txt").read_bytes() == b"named"
 
 
+PART = b'--xyz\r\nContent-Disposition: form-data; name="file"; filename="form-%d"\r\n\r\nx\r\n'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"x",
+        PART % 1,
+        (PART % 2 + b"--xyz--\r\n").replace(b"\r\n", b"\n"),
+        b"--xyz\r\nX: " + b"x" * 20_000 + b"\r\n\r\n\r\n--xyz--\r\n",
+        b"".join(PART % number for number in range(1001)) + b"--xyz--\r\n",
+    ],
+    ids=["empty", "no form", "no end", "other lines", "long header", "many files"],
+)
+def test_a_form_that_is_broken_or_too_long_is_refused(api: httpx.Client, body: bytes) -> None:
+    for kind in ("multipart/form-data; boundary=xyz", "multipart/form-data", "text/plain"):
+        assert api.post("/files", content=body, headers={"Content-Type": kind}).status_code == 400
+    assert not [*Path().glob("form-*")]
+
+
 @pytest.mark.slow
 def test_a_body_can_be_compressed_and_cannot_grow_without_end(api: httpx.Client) -> None:
     assert put(api, "packed.txt", gzip.compress(b"x" * 100_000), content_encoding="gzip").status_code == 200

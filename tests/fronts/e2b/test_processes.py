@@ -15,9 +15,10 @@ import pytest
 
 import cellblock
 from cellblock.errors import DaemonError
-from cellblock.fronts.e2b.processes import Program, Programs, ended
+from cellblock.fronts.e2b.processes import Program, ended
 from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput, ProgramOutput
 from cellblock.operations.programs import ReadProcess
+from cellblock.service.daemon.link import SessionLink
 from fronts.e2b.conftest import run
 from gateways import Gateway
 from processes import eventually
@@ -256,12 +257,10 @@ def test_an_end_is_told_as_go_tells_it() -> None:
 class Silent:
     """A daemon with one program, which ends when it is asked for the third time, or fails."""
 
-    session = "s"
-
     def __init__(self, *answers: ProcessOutput | Exception) -> None:
         self.answers = [*answers]
 
-    async def ask(self, request: Any, _: bytes = b"") -> dict[str, Any]:
+    async def call(self, request: Any, _: bytes = b"") -> dict[str, Any]:
         """Answer."""
         assert isinstance(request, ReadProcess)
         await asyncio.sleep(0)
@@ -281,13 +280,13 @@ def output(*data: bytes, end: bool = False) -> ProcessOutput:
 
 
 async def test_who_comes_when_it_has_ended_is_told_so() -> None:
-    program = Program(cast("Programs", Silent(output(b"a"), output(end=True))), INFO, None)
+    program = Program(cast(SessionLink, Silent(output(b"a"), output(end=True))), "s", INFO, None)
     await program.task
     assert [one["event"] async for one in program.events(60)][1]["end"]["exitCode"] == 0
 
 
 async def test_a_daemon_that_is_lost_is_told_to_all_who_listen() -> None:
-    program = Program(cast("Programs", Silent(output(b"a"), DaemonError("gone"))), INFO, None)
+    program = Program(cast(SessionLink, Silent(output(b"a"), DaemonError("gone"))), "s", INFO, None)
     first, second = program.events(60), program.events(60)
     for events in (first, second):
         assert "start" in (await anext(events))["event"]

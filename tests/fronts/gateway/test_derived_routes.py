@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from cellblock.fronts.gateway import app
-from cellblock.fronts.gateway.derived_routes import derived
+from cellblock.fronts.gateway.routes import derived
 from cellblock.operations import OPERATIONS
 
 ROUTES = {kind.op: kind.route for kind in OPERATIONS.values() if kind.route is not None}

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -68,7 +69,7 @@ def test_a_foreign_name_is_refused(gateway: Gateway, host: str) -> None:
 
 def test_names_of_this_machine_are_known() -> None:
     for host in ("localhost", "LOCALHOST:1", "a.localhost", "127.0.0.1:8", "[::1]:8", "[::1]", "10.0.0.1", "my.name."):
-        check_host(host, {"localhost", "my.name"})
+        check_host(Headers({"host": host}), {"localhost", "my.name"})
 
 
 def test_other_web_pages_are_refused(gateway: Gateway) -> None:

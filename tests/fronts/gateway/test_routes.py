@@ -7,11 +7,9 @@ import json
 from typing import Any
 
 from cellblock.fronts.gateway.descriptions import documented
-from cellblock.fronts.gateway.routes import model_of
-from cellblock.model.checkpoints import Restored
 from cellblock.operations import OPERATIONS
 
-SHAPES = "ea728b2ee9e6"
+SHAPES = "3b501fa70752"
 """A digest of what programs made from the description use: paths, functions, models and their fields"""
 
 
@@ -89,10 +87,6 @@ def test_what_docstrings_say_is_in_the_document(document: dict[str, Any]) -> Non
         "maximum": 1000,
         "description": "",
     }
-
-
-def test_what_a_base_says_of_its_fields_holds_for_what_derives_from_it() -> None:
-    assert {*model_of(Restored).model_fields} == {*documented(Restored)[1]}
 
 
 def test_json_has_null_where_python_has_none(document: dict[str, Any]) -> None:

@@ -279,9 +279,9 @@ async def test_a_client_gets_an_answer_before_it_gives_up(native_host: Host, tmp
 def test_facts_for_programs_are_where_the_protocol_puts_them() -> None:
     # A prefix of labels with a slash, then a name. Prefixes whose second label is "mcp" are reserved, among others.
     assert re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9](\.[a-z][a-z0-9-]*[a-z0-9])*/[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?", answers.META)
-    answer = answers.text("shown", status="reset", session="").model_dump(by_alias=True, exclude_none=True)
+    answer = answers.text("shown", status="reset").model_dump(by_alias=True, exclude_none=True)
     assert answer["_meta"] == {"cellblock/result": {"status": "reset"}}
-    assert "_meta" not in answers.text("shown", session="").model_dump(by_alias=True, exclude_none=True)
+    assert "_meta" not in answers.text("shown").model_dump(by_alias=True, exclude_none=True)
 
 
 def test_the_page_has_a_row_for_each_client() -> None:

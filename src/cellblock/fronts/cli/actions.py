@@ -17,7 +17,7 @@ from cellblock.fronts.cli.arguments import (
     makes_sessions,
     new_app,
 )
-from cellblock.fronts.cli.output import print_done, print_json, wants_json
+from cellblock.fronts.cli.output import finish
 from cellblock.fronts.cli.problems import FAILED, OK
 
 app = new_app("Work with saved code actions: the tools in gentools/ of the current directory.")
@@ -39,11 +39,9 @@ def list_(
     from cellblock.tools.calling import search
 
     found = {name: "".join(search.signatures(name, root_dir=_ROOT)) for name in search.names(" ".join(words or []), _ROOT)}
-    if wants_json(as_json):
-        print_json([{"action": name, "signature": signature} for name, signature in found.items()])
-    else:
-        print("\n".join(printable(line, lines=False) for line in found.values()) or f"No action in {_ROOT}/ matches.")
-    return OK if found else FAILED
+    data = [{"action": name, "signature": signature} for name, signature in found.items()]
+    lines = "\n".join(printable(line, lines=False) for line in found.values()) or f"No action in {_ROOT}/ matches."
+    return finish(data, lines, as_json, OK if found else FAILED)
 
 
 @app.command()
@@ -83,8 +81,7 @@ def save(
     except OSError as error:
         raise InvalidInputError(f"{error.filename}: {error.strerror}") from error
     done = f"saved {printable(str(folder), lines=False)}; code calls it with: from {_ROOT}.{action} import run"
-    print_done({"action": action, "directory": str(folder)}, done, as_json)
-    return OK
+    return finish({"action": action, "directory": str(folder)}, done, as_json)
 
 
 @app.command()

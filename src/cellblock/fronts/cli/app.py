@@ -22,8 +22,6 @@ from cellblock.fronts.cli import (
     kernelspec,
     machine,
     mcp,
-    network_commands,
-    ports,
     program_commands,
     save_commands,
     secret_commands,
@@ -327,13 +325,11 @@ def completion(
 
 session_commands.add_to(app)
 program_commands.add_to(app)
-ports.add_to(app)
-network_commands.add_to(app)
 checkpoint_commands.add_to(app)
 save_commands.add_to(app)
 secret_commands.add_to(app)
 app.command("serve", rich_help_panel=SERVERS)(serve)
-app.command("console", rich_help_panel=SERVERS)(web_console.console)
+web_console.add_to(app)
 app.command("mcp", rich_help_panel=SERVERS)(mcp.mcp)
 machine.add_to(app)
 app.command("completion", rich_help_panel=MACHINE)(completion)

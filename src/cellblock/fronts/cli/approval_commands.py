@@ -16,7 +16,7 @@ from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.cli.arguments import Json, known_names, new_app
 from cellblock.fronts.cli.daemon_access import ask
 from cellblock.fronts.cli.forms import fields_of, read_answer
-from cellblock.fronts.cli.output import age, moment, painted, print_json, print_table, wants_json
+from cellblock.fronts.cli.output import age, finish, finish_list, moment, painted
 from cellblock.fronts.cli.problems import FAILED, OK, say
 from cellblock.fronts.where import open_if_running
 from cellblock.operations.approvals import Allowed, Decide, Pending, Revoke
@@ -52,18 +52,16 @@ def list_(last: Last = 20, session: SessionId = None, as_json: Json = False) -> 
     wanted = next((number for number, name in names.items() if name == session), session)
     with Approvals() as trail:
         decisions = trail.last(last, session=wanted)[::-1]
-    if wants_json(as_json):
-        print_json([_as_data(decision, names) for decision in decisions])
-        return OK
-    if not decisions:
-        print("No decision is recorded." if session is None else f"No decision of session {printable(session)} is recorded.")
-    for decision in decisions:
-        at = moment(decision.at)
-        shown = _shown(decision)
-        by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
-        name = names.get(decision.session, decision.session)
-        print(printable(f"{at}  {name}  {decision.outcome:5}  {shown}  ({by})", lines=False))
-    return OK
+    empty = "No decision is recorded." if session is None else f"No decision of session {printable(session)} is recorded."
+    lines = "\n".join(_line(decision, names) for decision in decisions)
+    return finish([_as_data(decision, names) for decision in decisions], lines or empty, as_json)
+
+
+def _line(decision: Decision, names: Mapping[str, str]) -> str:
+    by = f"{decision.by}: {decision.reason}" if decision.reason else decision.by
+    name = names.get(decision.session, decision.session)
+    line = f"{moment(decision.at)}  {name}  {decision.outcome:5}  {_shown(decision)}  ({by})"
+    return printable(line, lines=False)
 
 
 def _shown(decision: Decision) -> str:
@@ -114,21 +112,15 @@ def pending(
 ) -> int:
     """List pending requests, oldest first."""
     found = ask(Pending(session))
-    if wants_json(as_json):
-        print_json({"pending": found})
-        return OK
-    if not found:
-        print("Nothing waits for a decision.")
-    for each in found:  # no table, which would cut the arguments
-        about = f"{each['id']}  {each['session_name']}  {age(time.time() - each['since'])}"
-        print(painted(printable(about, lines=False), "dim", sys.stdout))
-        print(f"  {printable(_with_form(each), lines=False)}")
-    return OK
+    # No table, which would cut the arguments.
+    return finish({"pending": found}, "\n".join(map(_lines, found)) or "Nothing waits for a decision.", as_json)
 
 
-def _with_form(pending: Mapping[str, Any]) -> str:
+def _lines(pending: Mapping[str, Any]) -> str:
+    about = f"{pending['id']}  {pending['session_name']}  {age(time.time() - pending['since'])}"
     text = str(pending["text"])
-    return f"{text} ({fields_of(pending)})" if pending["kind"] == "question" else text
+    form = f" ({fields_of(pending)})" if pending["kind"] == "question" else ""
+    return f"{painted(printable(about, lines=False), 'dim', sys.stdout)}\n  {printable(text + form, lines=False)}"
 
 
 @app.command()
@@ -171,10 +163,7 @@ def _decide(
         chosen = [_complete(each, known) for each in ids]
     filled_in = read_answer(answer) if answer else {}
     decided = ask(Decide(tuple(chosen), allow, always, by="terminal", answer=filled_in, reason=reason)) if chosen else []
-    if wants_json(as_json):
-        print_json({"decided": decided})
-    else:
-        print(f"{len(decided)} {'allowed' if allow else 'denied'}")
+    finish({"decided": decided}, f"{len(decided)} {'allowed' if allow else 'denied'}", as_json)
     return _all_of(chosen, decided, "not waiting", "pending")
 
 
@@ -198,13 +187,8 @@ def allowed(
     as_json: Json = False,
 ) -> int:
     """List permissions for the rest of a session."""
-    found = ask(Allowed(session))
-    if wants_json(as_json):
-        print_json({"allowed": found})
-        return OK
-    rows = [(each["id"], each["session_name"], each["scope"], each["text"], each["by"]) for each in found]
-    print_table(("id", "session", "scope", "given for", "by"), rows, empty="There are no permissions.")
-    return OK
+    columns = {"id": "id", "session": "session_name", "scope": "scope", "given for": "text", "by": "by"}
+    return finish_list("allowed", ask(Allowed(session)), columns, as_json, empty="There are no permissions.")
 
 
 @app.command()
@@ -216,8 +200,5 @@ def revoke(
     known = [each["id"] for each in ask(Allowed())]
     chosen = [_complete(each, known) for each in ids]
     revoked = ask(Revoke(tuple(chosen)))
-    if wants_json(as_json):
-        print_json({"revoked": revoked})
-    else:
-        print(f"{len(revoked)} revoked")
+    finish({"revoked": revoked}, f"{len(revoked)} revoked", as_json)
     return _all_of(chosen, revoked, "not allowed", "allowed")

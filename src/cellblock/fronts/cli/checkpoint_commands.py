@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import STATES, Json, Session, known_names
 from cellblock.fronts.cli.daemon_access import ask
-from cellblock.fronts.cli.output import moment, print_done, print_json, print_table, since, wants_json
+from cellblock.fronts.cli.output import Columns, finish, finish_list, moment, print_json, print_table, since
 from cellblock.fronts.cli.problems import OK, say
 from cellblock.operations.checkpoints import (
     Adopt,
@@ -65,54 +66,36 @@ def checkpoint(
         if not name:
             raise InvalidInputError(f"name the checkpoint to drop: cellblock checkpoint {session} CHECKPOINT --drop")
         ask(DropCheckpoint(session, name))
-        print_done({"dropped": name}, f"{printable(name, lines=False)} is dropped", as_json)
-        return OK
+        return finish({"dropped": name}, f"{printable(name, lines=False)} is dropped", as_json)
     made = ask(MakeCheckpoint(session, name, "copy" if files else "shared"))
-    if wants_json(as_json):
-        print_json(made)
-        return OK
-    print(f"{made['id']}: the state after cell {made['execution_count']}")
-    return OK
+    return finish(made, f"{made['id']}: the state after cell {made['execution_count']}", as_json)
 
 
 def checkpoints(session: Session, as_json: Json = False) -> int:
     """List the checkpoints of a session."""
-    found = ask(Checkpoints(session))
-    if wants_json(as_json):
-        print_json({"checkpoints": found})
-        return OK
-    rows = [
-        (
-            one["id"],
-            one["name"],
-            str(one["execution_count"]),
-            one["files"],
-            "automatic" if one["automatic"] else "kept",
-            f"{since(one['made_at'])} ago",
-        )
-        for one in found
-    ]
-    print_table(("id", "name", "after cell", "files", "kind", "made"), rows, empty="The session has no checkpoints.")
-    return OK
+    columns: Columns = {
+        "id": "id",
+        "name": "name",
+        "after cell": "execution_count",
+        "files": "files",
+        "kind": lambda one: "automatic" if one["automatic"] else "kept",
+        "made": lambda one: f"{since(one['made_at'])} ago",
+    }
+    return finish_list("checkpoints", ask(Checkpoints(session)), columns, as_json, empty="The session has no checkpoints.")
 
 
 def restore(session: Session, checkpoint: CHECKPOINT, stop_processes: _StopProcesses = False, as_json: Json = False) -> int:
     """Restore a checkpoint. It can be restored any number of times."""
     gone_to = ask(Restore(session, checkpoint, "stop" if stop_processes else "keep"))
-    if wants_json(as_json):
-        print_json(gone_to)
-        return OK
-    print(f"restored the state after cell {gone_to['execution_count']}")
-    _print_changes(gone_to["changes"])
-    return OK
+    lines = [f"restored the state after cell {gone_to['execution_count']}", *_lines(gone_to["changes"])]
+    return finish(gone_to, "\n".join(lines), as_json)
 
 
-def _print_changes(changes: dict[str, Any]) -> None:
-    for kind in ("written", "removed", "kept"):
-        for path in changes[kind]:
-            print(f"{kind}: {printable(path, lines=False)}")
-    if changes["more"]:
-        print(f"and {changes['more']:,} more")
+def _lines(changes: Mapping[str, Any]) -> list[str]:
+    """Return changes of files, one in a line."""
+    kinds = ("written", "removed", "kept")
+    more = [f"and {changes['more']:,} more"] if changes["more"] else []
+    return [*(f"{kind}: {printable(path, lines=False)}" for kind in kinds for path in changes[kind]), *more]
 
 
 def undo(
@@ -129,20 +112,16 @@ def undo(
 ) -> int:
     """Undo the last cells of a session, and what they have changed in its workspace."""
     undone = ask(Undo(session, count, partial, "stop" if stop_processes else "keep"))
-    if wants_json(as_json):
-        print_json(undone)
-        return OK
-    for cell in undone["cells"]:
-        first = (cell["code"].strip().splitlines() or [""])[0]
-        print(f"undone: [{cell['execution_count'] or ' '}] {printable(first, lines=False)[:100]}")
-    _print_undone(undone, session, "undid")
-    return OK
+    return finish(undone, functools.partial(_print_undone, undone, session, "undid"), as_json)
 
 
 def _print_undone(undone: dict[str, Any], session: str, verb: str) -> None:
-    """Print the file changes of an undo or a redo, and how to restore replaced or removed files."""
+    """Print the cells and file changes of an undo or a redo, and how to restore replaced or removed files."""
     from cellblock.model.checkpoints import undone_summary
 
+    for cell in undone["cells"] if verb == "undid" else ():
+        first = (cell["code"].strip().splitlines() or [""])[0]
+        print(f"undone: [{cell['execution_count'] or ' '}] {printable(first, lines=False)[:100]}")
     for file in undone["files"]:
         print(f"{file['action']}: {printable(file['path'], lines=False)}")
     print(printable(undone_summary(undone, session, verb), lines=False))
@@ -155,11 +134,7 @@ def _print_undone(undone: dict[str, Any], session: str, verb: str) -> None:
 def redo(session: Session, as_json: Json = False) -> int:
     """Reverse the last undo of a session, until its next cell begins."""
     redone = ask(Redo(session))
-    if wants_json(as_json):
-        print_json(redone)
-        return OK
-    _print_undone(redone, session, "redid")
-    return OK
+    return finish(redone, functools.partial(_print_undone, redone, session, "redid"), as_json)
 
 
 def trash(
@@ -174,35 +149,27 @@ def trash(
         raise InvalidInputError(f"trash can list, show or restore, not {action!r:.100}")
     if action == "restore":
         changes = ask(RestoreTrash(session, path, entry))
-        if wants_json(as_json):
-            print_json(changes)
-        else:
-            _print_changes(changes)
-        return OK
+        return finish(changes, "\n".join(_lines(changes)), as_json)
     entries = [one for one in ask(Trash(session)) if not entry or one["id"] == entry]
     if path:
         entries = [one for one in entries if any(_is_in(file["path"], path) for file in one["files"])]
-    if action == "show":
-        entries = entries[:1]
-    if wants_json(as_json):
-        print_json({"entries": entries})
-        return OK
     if action == "list":
-        rows = [(one["id"], moment(one["at"]), one["operation"], _cell(one), _files_of(one)) for one in entries]
-        print_table(("id", "at", "operation", "cell", "files"), rows, empty="The trash of the session is empty.")
-    else:
-        shown = [file for one in entries for file in one["files"] if not path or _is_in(file["path"], path)]
-        sizes = [(file["path"], f"{file['size']:,} bytes") for file in shown]
-        print_table(("path", "size"), sizes, empty="The trash of the session has no such entry.")
-    return OK
+        columns: Columns = {
+            "id": "id",
+            "at": lambda one: moment(one["at"]),
+            "operation": "operation",
+            "cell": lambda one: one["cell"] or "",
+            "files": _files_of,
+        }
+        return finish_list("entries", entries, columns, as_json, empty="The trash of the session is empty.")
+    files = [file for one in entries[:1] for file in one["files"] if not path or _is_in(file["path"], path)]
+    sizes = [(file["path"], f"{file['size']:,} bytes") for file in files]
+    show = functools.partial(print_table, ("path", "size"), sizes, empty="The trash of the session has no such entry.")
+    return finish({"entries": entries[:1]}, show, as_json)
 
 
 def _is_in(file: str, path: str) -> bool:
     return file == path or file.startswith(f"{path.rstrip('/')}/")
-
-
-def _cell(entry: Mapping[str, Any]) -> str:
-    return str(entry["cell"] or "")
 
 
 def _files_of(entry: Mapping[str, Any]) -> str:
@@ -235,14 +202,15 @@ def diff(
         _print_lines(FileVersions.from_dict(versions).diff())
         return OK
     changes = ask(Diff(session, checkpoint, until))
-    if wants_json(as_json):
-        print_json(changes)
-        return OK
-    rows = [*_variable_rows(changes["variables"]), *_file_rows(changes["files"] or {})]
+    return finish(changes, functools.partial(_print_diff, changes), as_json)
+
+
+def _print_diff(changes: Mapping[str, Any]) -> None:
+    files = changes["files"] or {}
+    rows = [*_variable_rows(changes["variables"]), *_file_rows(files)]
     print_table(("", "name", "before", "after"), rows, empty="Nothing has changed.")
-    if more := (changes["files"] or {}).get("more"):
+    if more := files.get("more"):
         print(f"… and {more:,} more files")
-    return OK
 
 
 def _clone_diff(session: str, as_json: bool) -> int:
@@ -264,11 +232,7 @@ def _print_lines(lines: str) -> None:
 def fetch(session: Session, as_json: Json = False) -> int:
     """Fetch the commits of a session's clone into the project's repository, as cellblock/NAME."""
     fetched = ask(CloneFetch(session))
-    if wants_json(as_json):
-        print_json(fetched)
-    else:
-        print(f"{fetched['commits']} new commits are in {fetched['ref'].removeprefix('refs/remotes/')}")
-    return OK
+    return finish(fetched, f"{fetched['commits']} new commits are in {fetched['ref'].removeprefix('refs/remotes/')}", as_json)
 
 
 def apply(
@@ -281,15 +245,9 @@ def apply(
 ) -> int:
     """Apply the changes of a session's clone, committed or not, to the working copy of the project."""
     applied = ask(CloneApply(session, three_way, allow_protected))
-    if wants_json(as_json):
-        print_json(applied)
-        return OK
-    for path in applied["files"]:
-        kind = "conflict" if path in applied["conflicts"] else "applied"
-        print(f"{kind}: {printable(path, lines=False)}")
-    if not applied["files"]:
-        print("Nothing has changed.")
-    return OK
+    conflicts = applied["conflicts"]
+    lines = [f"{'conflict' if path in conflicts else 'applied'}: {printable(path, lines=False)}" for path in applied["files"]]
+    return finish(applied, "\n".join(lines) or "Nothing has changed.", as_json)
 
 
 def _variable_rows(changes: Mapping[str, list[dict[str, Any]]]) -> Iterator[tuple[str, ...]]:
@@ -337,12 +295,7 @@ def fork(
     if len(names) == 1 and names[0].isdecimal():
         names = _numbered(session, int(names[0]))
     made = ask(Fork(session, tuple(names), files or "", tuple(seed or ()), same_random_state))
-    if wants_json(as_json):
-        print_json({"kernels": made})
-        return OK
-    for record in made:
-        print(f"{record['name']}: {record['kernel_id']}")
-    return OK
+    return finish({"kernels": made}, "\n".join(f"{record['name']}: {record['kernel_id']}" for record in made), as_json)
 
 
 def _numbered(session: str, count: int) -> list[str]:
@@ -367,9 +320,5 @@ def adopt(
 ) -> int:
     """Continue from another session's state (usually a branch) and close that session."""
     changes = ask(Adopt(session, branch))
-    if wants_json(as_json):
-        print_json(changes)
-        return OK
-    print(f"{session} continues from the state of {branch}, which is closed")
-    _print_changes(changes)
-    return OK
+    lines = [f"{session} continues from the state of {branch}, which is closed", *_lines(changes)]
+    return finish(changes, "\n".join(lines), as_json)

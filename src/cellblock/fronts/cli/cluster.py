@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
 from cellblock.common.terminal import printable
 from cellblock.errors import DaemonError, InvalidInputError, NotFoundError
 from cellblock.fronts.cli.arguments import Json, new_app
-from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
+from cellblock.fronts.cli.output import finish, print_table
 from cellblock.fronts.cli.problems import FAILED, OK
 from cellblock.fronts.cli.progress import Progress
 from cellblock.service import settings
@@ -73,8 +75,7 @@ def start(
     count = sum(node["state"] == "ready" for node in status["nodes"])
     text = f"Sessions are served on {count} nodes. To use them:\n  export CELLBLOCK_RAY_ADDRESS={address}"
     problems = "".join(f"\n{printable(f'{node}: {problem}', lines=False)}" for node, problem in status["problems"].items())
-    print_done({"address": address, "nodes": count, "problems": status["problems"]}, text + problems, as_json)
-    return OK
+    return finish({"address": address, "nodes": count, "problems": status["problems"]}, text + problems, as_json)
 
 
 @app.command()
@@ -83,9 +84,10 @@ def status(address: _Address = None, as_json: Json = False) -> int:
     from cellblock.cluster.opening import open_director
 
     found = open_director(_chosen(address)).ask("status")
-    if wants_json(as_json):
-        print_json(found)
-        return OK
+    return finish(found, partial(_print_status, found), as_json)
+
+
+def _print_status(found: Mapping[str, Any]) -> None:
     rows = [
         (
             node["name"],
@@ -107,7 +109,6 @@ def status(address: _Address = None, as_json: Json = False) -> int:
         print(printable(f"problem on {name}: {problem}", lines=False))
     if found["doubt"]:
         print(printable(found["doubt"], lines=False))
-    return OK
 
 
 @app.command()
@@ -143,8 +144,7 @@ def drain(
     else:
         text = f"Node {found['name']} takes no new sessions, and has none. {moved}"
     data = {"node": found["name"], "draining": not undo, "moved": found["moved"], "sessions": [*left], "left": left}
-    print_done(data, text, as_json)
-    return OK if undo or not left else FAILED
+    return finish(data, text, as_json, OK if undo or not left else FAILED)
 
 
 @app.command()
@@ -162,8 +162,8 @@ def stop(address: _Address = None, as_json: Json = False) -> int:
                 raise
         if chosen == own:
             local.stop_nodes()
-    print_done({"stopped": True}, "The sessions have ended." if chosen != own else "The cluster has ended.", as_json)
-    return OK
+    done = "The sessions have ended." if chosen != own else "The cluster has ended."
+    return finish({"stopped": True}, done, as_json)
 
 
 def _chosen(address: str | None) -> str:

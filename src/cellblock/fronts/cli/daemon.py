@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from cellblock.common.terminal import printable
 from cellblock.fronts.cli.arguments import Json, new_app
-from cellblock.fronts.cli.output import age, moment, print_done, print_fields, print_json, wants_json
+from cellblock.fronts.cli.output import age, finish, moment, print_fields
 from cellblock.fronts.cli.problems import FAILED, OK
 from cellblock.fronts.cli.progress import Progress
 from cellblock.service.daemon.place import Place
@@ -23,8 +24,7 @@ def start(as_json: Json = False) -> int:
 
     with Progress("starting the daemon"):
         about = control.start()
-    _show(about, as_json)
-    return OK
+    return _show(about, as_json)
 
 
 @app.command()
@@ -39,11 +39,7 @@ def stop(
 
     with Progress("ending the sessions"):
         stopped = control.stop(keep=keep)
-    if wants_json(as_json):
-        print_json({"stopped": stopped})
-    else:
-        print("The daemon has ended." if stopped else "The daemon is not running.")
-    return OK
+    return finish({"stopped": stopped}, "The daemon has ended." if stopped else "The daemon is not running.", as_json)
 
 
 @app.command()
@@ -56,8 +52,7 @@ def restart(as_json: Json = False) -> int:
 
     with Progress("restarting the daemon"):
         about = control.restart()
-    _show(about, as_json)
-    return OK
+    return _show(about, as_json)
 
 
 @app.command()
@@ -65,36 +60,26 @@ def status(as_json: Json = False) -> int:
     """Show whether the daemon runs. Exit with 1 if it does not."""
     from cellblock.service.daemon import control
 
-    about = control.status()
-    if about is not None:
-        _show(about, as_json)
-        return OK
-    if wants_json(as_json):
-        print_json({"running": False})
-    else:
-        print("The daemon is not running; the first command that needs it starts it.")
-    return FAILED
+    if (about := control.status()) is not None:
+        return _show(about, as_json)
+    said = "The daemon is not running; the first command that needs it starts it."
+    return finish({"running": False}, said, as_json, FAILED)
 
 
-def _show(about: dict[str, Any], as_json: bool) -> None:
+def _show(about: dict[str, Any], as_json: bool) -> int:
     place = Place()
-    if wants_json(as_json):
-        print_json(
-            {**about, "running": True, "executions": about["running"], "socket": str(place.socket), "log": str(place.log)}
-        )
-        return
-    print_fields(
-        [
-            ("process", about["pid"]),
-            ("version", about["version"]),
-            ("started", f"{moment(about['started'])} ({age(about['uptime'])} ago)"),
-            ("sessions", f"{about['sessions']}, in which {about['running']} executions run and {about['waiting']} wait"),
-            ("memory", f"at most {about['memory'] >> 20:,} MiB (what sessions share may be counted for each)"),
-            ("socket", place.socket),
-            ("log", place.log),
-            *(("problem", problem) for problem in about["problems"]),
-        ]
-    )
+    data = {**about, "running": True, "executions": about["running"], "socket": str(place.socket), "log": str(place.log)}
+    fields = [
+        ("process", about["pid"]),
+        ("version", about["version"]),
+        ("started", f"{moment(about['started'])} ({age(about['uptime'])} ago)"),
+        ("sessions", f"{about['sessions']}, in which {about['running']} executions run and {about['waiting']} wait"),
+        ("memory", f"at most {about['memory'] >> 20:,} MiB (what sessions share may be counted for each)"),
+        ("socket", place.socket),
+        ("log", place.log),
+        *(("problem", problem) for problem in about["problems"]),
+    ]
+    return finish(data, partial(print_fields, fields), as_json)
 
 
 @app.command()
@@ -105,8 +90,7 @@ def install(as_json: Json = False) -> int:
     path = control.install_unit()
     then = ["cellblock daemon stop", "systemctl --user daemon-reload", "systemctl --user enable --now cellblock"]
     done = f"{printable(str(path), lines=False)} is written. To have systemd run the daemon from now on:"
-    print_done({"unit": str(path), "then": then}, "\n  ".join([done, *then]), as_json)
-    return OK
+    return finish({"unit": str(path), "then": then}, "\n  ".join([done, *then]), as_json)
 
 
 @app.command()

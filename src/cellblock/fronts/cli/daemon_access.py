@@ -13,7 +13,7 @@ from cellblock.errors import InvalidInputError, NotFoundError
 from cellblock.fronts import where
 from cellblock.fronts.given_options import as_meant
 from cellblock.operations.base import AnswerT, Request
-from cellblock.operations.sessions import List
+from cellblock.operations.sessions import Create, List
 from cellblock.service import settings
 
 if TYPE_CHECKING:
@@ -52,6 +52,15 @@ def connected() -> Iterator[SessionConnection]:
 
 def ask(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
     with connected() as connection:
+        return connection.call(request, body)
+
+
+def call_in_session(connection: SessionConnection, session: str, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
+    """Run an operation in a session, and create the session if it does not exist."""
+    try:
+        return connection.call(request, body)
+    except NotFoundError:
+        connection.call(Create(session, session_options()))
         return connection.call(request, body)
 
 

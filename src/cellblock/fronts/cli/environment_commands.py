@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from cellblock.common.environments import Environment
 from cellblock.common.terminal import printable
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import Json, new_app
-from cellblock.fronts.cli.output import age, print_done, print_fields, print_json, print_table, wants_json
+from cellblock.fronts.cli.output import Columns, age, finish, finish_list, print_fields
 from cellblock.fronts.cli.problems import FAILED, OK
 from cellblock.fronts.cli.progress import Progress
 
@@ -72,8 +73,7 @@ def create(
     if made.previous:
         sentence += f"\nthe earlier one: cellblock env create {name} --upgrade --lock {made.previous}"
     data = made.to_dict() | ({"previous": made.previous} if made.previous else {})
-    print_done(data, printable(sentence), as_json)
-    return OK
+    return finish(data, printable(sentence), as_json)
 
 
 async def _create(name: str, wanted: Environment | None, *, upgrade: bool) -> NamedEnvironment:
@@ -88,16 +88,16 @@ async def _create(name: str, wanted: Environment | None, *, upgrade: bool) -> Na
 @app.command("list")
 def list_(as_json: Json = False) -> int:
     """List the environments."""
-    found = _names().all()
-    if wants_json(as_json):
-        print_json({"environments": [one.to_dict() for one in found]})
-        return OK
-    rows = [
-        (one.name, len(one.lock.packages), one.asked.title or "nothing", _yes(one.trusted), age(time.time() - one.made))
-        for one in found
-    ]
-    print_table(("name", "packages", "made from", "trusted", "age"), rows, empty="There are no environments.")
-    return OK
+    found = {one.name: one for one in _names().all()}
+    columns: Columns = {
+        "name": "name",
+        "packages": lambda one: len(found[one["name"]].lock.packages),
+        "made from": lambda one: found[one["name"]].asked.title or "nothing",
+        "trusted": lambda one: _yes(found[one["name"]].trusted),
+        "age": lambda one: age(time.time() - found[one["name"]].made),
+    }
+    data = [one.to_dict() for one in found.values()]
+    return finish_list("environments", data, columns, as_json, empty="There are no environments.")
 
 
 @app.command()
@@ -111,12 +111,10 @@ def show(
     found = names.get(name)
     if lock:
         print(names.lock_text(found), end="")
-    elif wants_json(as_json):
-        print_json(found.to_dict())
-    else:
-        fields = [("name", name), ("key", found.key[:16]), ("base", found.lock.base), ("made from", found.asked.title)]
-        print_fields([*fields, ("trusted", _yes(found.trusted)), ("packages", " ".join(found.lock.packages))])
-    return OK
+        return OK
+    fields = [("name", name), ("key", found.key[:16]), ("base", found.lock.base), ("made from", found.asked.title)]
+    fields += [("trusted", _yes(found.trusted)), ("packages", " ".join(found.lock.packages))]
+    return finish(found.to_dict(), partial(print_fields, fields), as_json)
 
 
 @app.command()
@@ -124,8 +122,7 @@ def remove(name: Name, as_json: Json = False) -> int:
     """Remove an environment. Its sessions continue, and 'cellblock env create --lock' restores it."""
     path = _names().remove(name)
     sentence = f"removed {name}; until 'cellblock env prune': cellblock env create {name} --lock {path}"
-    print_done({"removed": name, "lock": path}, printable(sentence), as_json)
-    return OK
+    return finish({"removed": name, "lock": path}, printable(sentence), as_json)
 
 
 @app.command()
@@ -138,8 +135,7 @@ def trust(name: Name, as_json: Json = False) -> int:
 
     Trust().add((found := _names().get(name)).key)
     sentence = f"trusted {name} with its {len(found.lock.packages)} packages: --environment {name} --preload MODULE"
-    print_done(found.to_dict(), printable(sentence), as_json)
-    return OK
+    return finish(found.to_dict(), printable(sentence), as_json)
 
 
 @app.command()
@@ -148,8 +144,7 @@ def distrust(name: Name, as_json: Json = False) -> int:
     from cellblock.host.environments.trust import Trust
 
     Trust().remove((found := _names().get(name)).key)
-    print_done(found.to_dict(), printable(f"{name} is not trusted"), as_json)
-    return OK
+    return finish(found.to_dict(), printable(f"{name} is not trusted"), as_json)
 
 
 @app.command()
@@ -169,8 +164,7 @@ def verify(
             (*damaged, f"{len(damaged)} files are damaged. To rebuild environments, end their sessions, then:")
         )
         sentence += "\n".join(("", *(f"  cellblock env {command}" for command in _REBUILD)))
-    print_done({"damaged": damaged}, printable(sentence), as_json)
-    return FAILED if damaged else OK
+    return finish({"damaged": damaged}, printable(sentence), as_json, FAILED if damaged else OK)
 
 
 @app.command()
@@ -180,8 +174,7 @@ def prune(as_json: Json = False) -> int:
 
     with Progress("deleting unused packages"):
         found = Store().prune()
-    print_done({"pruned": found}, f"deleted {len(found)} unnamed environments", as_json)
-    return OK
+    return finish({"pruned": found}, f"deleted {len(found)} unnamed environments", as_json)
 
 
 def _yes(trusted: bool) -> str:

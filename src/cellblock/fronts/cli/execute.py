@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import codecs
-import functools
 import math
 import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cellblock.errors import CellblockError, InvalidInputError, NotFoundError
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.cli import live
-from cellblock.fronts.cli.daemon_access import chosen, connected, session_options
+from cellblock.fronts.cli.daemon_access import call_in_session, chosen, connected, session_options
 from cellblock.fronts.cli.output import print_json, wants_json
 from cellblock.fronts.cli.problems import say
 from cellblock.operations.base import MAX_REQUEST
@@ -62,7 +61,7 @@ def run(
     chosen(name, session_id)
     if options and session_id is not None:
         raise InvalidInputError(
-            f"{_named(options)}: options apply to new sessions only, and --id names an existing one: leave them out"
+            f"{', '.join(sorted(options))}: options apply to new sessions only, and --id names an existing one: leave them out"
         )
     for_programs = for_model or as_json or (not as_text and wants_json(asked=False))
     body = _code(code, file)
@@ -76,8 +75,13 @@ def run(
     with connected() as connection:
         if options:
             make(connection, request.session, options)
-        reader = live.Silent() if for_programs else live.Terminal()
-        submit = functools.partial(_submit, connection, request, body, make=name is not None)
+        reader = live.Reader() if for_programs else live.Terminal()
+
+        def submit() -> str:
+            if name is None:
+                return str(connection.call(request, body)["id"])
+            return str(call_in_session(connection, name, request, body)["id"])
+
         result = live.follow(connection, submit, reader, request.session)
         if for_model:
             _print_for_model(connection, request.session, result, reader.execution)
@@ -86,10 +90,6 @@ def run(
     if unnamed and code is not None and code.isidentifier() and (result["error"] or {}).get("ename") == "NameError":
         say(f"cellblock: {code} was run as code; to run code in the session of this name: cellblock exec {code} CODE")
     return live.exit_status(result)
-
-
-def _named(options: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(options))
 
 
 def make(connection: SessionConnection, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,17 +114,6 @@ def _print_for_model(connection: SessionConnection, session: str, data: Mapping[
         except CellblockError:
             text = overflow.without
     print(text)
-
-
-def _submit(connection: SessionConnection, request: Submit, body: bytes, *, make: bool) -> str:
-    """Submit code; return the execution's id. With `make`, a missing session is created."""
-    try:
-        return str(connection.call(request, body)["id"])
-    except NotFoundError:
-        if not make:
-            raise
-    connection.call(Create(request.session, session_options()))
-    return str(connection.call(request, body)["id"])
 
 
 def milliseconds(timeout: str | None) -> int:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import codecs
 import os
+import secrets
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from contextlib import contextmanager, suppress
+from typing import IO, Annotated, Any
 
 import typer
 
 from cellblock.common.terminal import printable
-from cellblock.errors import InvalidInputError
+from cellblock.common.whole_file import WholeFile
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.cli.arguments import Json, Session, new_app
-from cellblock.fronts.cli.copying import received, save, send
-from cellblock.fronts.cli.daemon_access import connected
-from cellblock.fronts.cli.output import moment, print_json, print_table, wants_json
+from cellblock.fronts.cli.daemon_access import ask, connected
+from cellblock.fronts.cli.output import finish, finish_list, moment, wants_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.fronts.cli.progress import Progress
-from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile
+from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, WritePart
+from cellblock.operations.reading import FileReading
+from cellblock.service.daemon.daemon_connection import SessionConnection
 
 app = new_app("List, copy, rename and remove files of a session. Absolute paths are as its code sees them.")
+
+_PART = 4 * 1024 * 1024
 
 Recursive = Annotated[bool, typer.Option("--recursive", "-r", help="Include folders and everything in them.")]
 
@@ -33,21 +39,13 @@ def ls(
     as_json: Json = False,
 ) -> int:
     """List a folder."""
-    with connected() as connection:
-        found = connection.call(ListFiles(session, path, recursive))
-    if wants_json(as_json):
-        print_json({"files": found})
-        return OK
-    rows = [
-        (
-            each["path"] + ("/" if each["kind"] == "directory" else ""),
-            f"{each['size']:,}" if each["kind"] == "file" else "",
-            moment(each["modified"]),
-        )
-        for each in found
-    ]
-    print_table(("path", "bytes", "modified"), rows, empty="The folder is empty.")
-    return OK
+    columns = {
+        "path": lambda one: one["path"] + ("/" if one["kind"] == "directory" else ""),
+        "bytes": lambda one: f"{one['size']:,}" if one["kind"] == "file" else "",
+        "modified": lambda one: moment(one["modified"]),
+    }
+    found = ask(ListFiles(session, path, recursive))
+    return finish_list("files", found, columns, as_json, empty="The folder is empty.")
 
 
 @app.command()
@@ -65,7 +63,7 @@ def get(
     with connected() as connection:
         for number, path in enumerate(paths, 1):
             with Progress(f"reading {path} ({number} of {len(paths)})") as progress:
-                parts = received(connection, session, path, progress)
+                parts = received(connection, session, path)
                 if to == "-":
                     _print(parts, progress)
                     continue
@@ -73,9 +71,7 @@ def get(
                 size = save(parts, target, force=force)
             copied.append({"path": path, "file": os.path.abspath(target), "size": size})
             _tell(target, size, as_json)
-    if to != "-" and wants_json(as_json):
-        print_json({"files": copied})
-    return OK
+    return OK if to == "-" else finish({"files": copied}, "", as_json)
 
 
 def _tell(name: str, size: int, as_json: bool) -> None:
@@ -110,13 +106,11 @@ def put(
     with connected() as connection:
         for number, (source, name) in enumerate(files, 1):
             target = os.path.normpath(os.path.join(to, name))
-            with Progress(f"writing {target} ({number} of {len(files)})") as progress:
-                written = send(connection, session, source, target, progress)
+            with Progress(f"writing {target} ({number} of {len(files)})"):
+                written = send(connection, session, source, target)
             copied.append({"file": os.path.abspath(source), "path": written["path"], "size": written["size"]})
             _tell(written["path"], written["size"], as_json)
-    if wants_json(as_json):
-        print_json({"files": copied})
-    return OK
+    return finish({"files": copied}, "", as_json)
 
 
 def _files(path: str, recursive: bool) -> Iterator[tuple[str, str]]:
@@ -143,9 +137,7 @@ def mkdir(
     with connected() as connection:
         for path in paths:
             connection.call(MakeFolder(session, path))
-    if wants_json(as_json):
-        print_json({"made": paths})
-    return OK
+    return finish({"made": paths}, "", as_json)
 
 
 @app.command()
@@ -156,11 +148,8 @@ def mv(
     as_json: Json = False,
 ) -> int:
     """Rename a file or a folder."""
-    with connected() as connection:
-        connection.call(RenameFile(session, path, to))
-    if wants_json(as_json):
-        print_json({"path": path, "to": to})
-    return OK
+    ask(RenameFile(session, path, to))
+    return finish({"path": path, "to": to}, "", as_json)
 
 
 @app.command()
@@ -175,6 +164,85 @@ def rm(
         for path in paths:
             with Progress(f"removing {path}"):
                 connection.call(RemoveFile(session, path, recursive))
-    if wants_json(as_json):
-        print_json({"removed": paths})
-    return OK
+    return finish({"removed": paths}, "", as_json)
+
+
+def received(connection: SessionConnection, session: str, path: str) -> Iterator[bytes]:
+    """Yield a file of a session, part by part.
+
+    Raises:
+        FilesError: The file cannot be read, or changed meanwhile.
+    """
+    reading = FileReading(session, path)
+    while (request := reading.next) is not None:
+        yield reading.take(connection.call(request))
+
+
+def send(connection: SessionConnection, session: str, source: str, target: str) -> Any:
+    """Copy a local file into a session; return its description there.
+
+    Raises:
+        InvalidInputError: The local file cannot be read.
+        CellblockError: The session's file cannot be written.
+    """
+    upload = secrets.token_hex(16)
+    try:
+        with _readable(source) as file:
+            part = file.read(_PART)
+            while following := file.read(_PART):
+                connection.call(WritePart(session, target, upload), part)
+                part = following
+        return connection.call(WritePart(session, target, upload, more=False), part)
+    except BaseException:  # also Ctrl-C, which may have interrupted a request on this connection
+        with suppress(CellblockError, OSError), connected() as another:
+            another.call(WritePart(session, target, upload, abort=True))
+        raise
+
+
+@contextmanager
+def _readable(path: str) -> Iterator[IO[bytes]]:
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except OSError as error:
+        raise InvalidInputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def save(parts: Iterator[bytes], target: str, *, force: bool) -> int:
+    """Write a local file atomically; return its size in bytes.
+
+    Args:
+        parts: The content.
+        target: The file.
+        force: Whether to replace an existing file.
+
+    Raises:
+        InvalidInputError: The file already exists, or cannot be written.
+    """
+    target = os.path.realpath(target)
+    try:
+        _check_free(target, force)
+        if os.path.exists(target) and not os.path.isfile(target):
+            with open(target, "wb") as device:  # a device or a pipe is opened, not replaced
+                return _written(device, parts)
+        return _save_whole(parts, target, force)
+    except OSError as error:
+        raise InvalidInputError(f"{target} cannot be written: {error.strerror}") from error
+
+
+def _save_whole(parts: Iterator[bytes], target: str, force: bool) -> int:
+    with WholeFile(target, 0o666) as file:
+        count = _written(file, parts)
+        if os.path.exists(target):
+            os.fchmod(file.fileno(), os.stat(target).st_mode & 0o777)
+        _check_free(target, force)
+    return count
+
+
+def _check_free(target: str, force: bool) -> None:
+    if not force and os.path.lexists(target):
+        raise InvalidInputError(f"{target} exists already; --force replaces it, --to names another place")
+
+
+def _written(file: IO[bytes], parts: Iterator[bytes]) -> int:
+    return sum(file.write(part) for part in parts)

@@ -15,8 +15,7 @@ from cellblock.fronts.cli.arguments import (
     makes_kernels,
     new_app,
 )
-from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
-from cellblock.fronts.cli.problems import OK
+from cellblock.fronts.cli.output import finish, finish_list
 
 app = new_app("Sandboxed kernels for a local Jupyter.")
 
@@ -44,11 +43,7 @@ def install(
         display_name=display_name,
         prefix=Path(sys.prefix) if sys_prefix else prefix,
     )
-    if wants_json(as_json):
-        print_json(made.to_dict())
-    else:
-        print(f"{made.display_name} is installed in {made.directory}")
-    return OK
+    return finish(made.to_dict(), f"{made.display_name} is installed in {made.directory}", as_json)
 
 
 @app.command("list")
@@ -56,13 +51,9 @@ def list_(as_json: Json = False) -> int:
     """List the kernelspecs that this command has installed."""
     from cellblock.fronts.jupyter import kernelspecs
 
-    found = kernelspecs.installed()
-    if wants_json(as_json):
-        print_json({"kernelspecs": [spec.to_dict() for spec in found]})
-        return OK
-    rows = [(spec.name, spec.display_name, str(spec.directory)) for spec in found]
-    print_table(("name", "Jupyter calls it", "directory"), rows, empty="There are no kernelspecs of cellblock.")
-    return OK
+    found = [spec.to_dict() for spec in kernelspecs.installed()]
+    columns = {"name": "name", "Jupyter calls it": "display_name", "directory": "directory"}
+    return finish_list("kernelspecs", found, columns, as_json, empty="There are no kernelspecs of cellblock.")
 
 
 @app.command()
@@ -74,5 +65,4 @@ def remove(
 
     removed = kernelspecs.remove(name)
     done = f"{printable(removed.name, lines=False)} is removed"
-    print_done({"removed": removed.name, "directory": str(removed.directory)}, done, as_json)
-    return OK
+    return finish({"removed": removed.name, "directory": str(removed.directory)}, done, as_json)

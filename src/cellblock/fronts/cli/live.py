@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from types import FrameType, TracebackType
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
 from cellblock import errors
 from cellblock.common.terminal import printable
@@ -37,15 +37,25 @@ class NotBegunError(KeyboardInterrupt):
     """Ctrl-C cancelled an execution before it began."""
 
 
-class Reader(Protocol):
-    """A consumer of the events of an execution."""
+class Reader:
+    """A consumer of the events of an execution, which shows only requests that wait for a decision.
+
+    Attributes:
+        execution: The execution's id, once it is known.
+    """
+
+    execution = ""
 
     @property
     def asks(self) -> bool:
         """Whether the reader waits for standard input."""
+        return False
 
     def take(self, kind: str, data: Data, execution: str) -> None:
         """Handle one event (`ExecutionEvent`)."""
+        self.execution = execution
+        if kind == "approval":
+            say_what_waits(data)
 
     def read(self) -> None:
         """Read from standard input, which is ready, and answer the open question."""
@@ -216,31 +226,9 @@ def _cancel(execution: str) -> None:
         pass  # the follower receives the error
 
 
-class Silent:
-    """A reader that shows only requests that wait for a decision."""
-
-    asks = False
-    execution = ""
-
-    def take(self, kind: str, data: Data, execution: str) -> None:
-        self.execution = execution
-        if kind == "approval":
-            say_what_waits(data)
-
-    def read(self) -> None:
-        pass
-
-    def end(self, result: Data) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Terminal:
+class Terminal(Reader):
     """A reader that shows output as it arrives, and asks the user."""
 
-    execution = ""
     raw = False
     """Whether output is written unchanged, because standard output is not a terminal."""
 

@@ -13,7 +13,7 @@ from cellblock.common.sandbox_options import SandboxOptions
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
 from cellblock.fronts.cli.arguments import MACHINE, Json, changes_policies, new_app
-from cellblock.fronts.cli.output import painted, print_done, print_json, print_table, wants_json
+from cellblock.fronts.cli.output import finish, finish_list, painted
 
 if TYPE_CHECKING:
     from cellblock.host import Policy, Tier
@@ -83,19 +83,9 @@ def doctor(as_json: Json = False) -> int:
 
     found = asyncio.run(report())
     problems = control.problems()
-    remedy = "'cellblock daemon status' and 'cellblock daemon logs' say more"
-    for problem in problems:
-        found["checks"].append({"name": "daemon", "ok": False, "needed": False, "found": problem, "remedy": remedy})
-    if not problems:
-        found["checks"].append(
-            {
-                "name": "daemon",
-                "ok": True,
-                "needed": False,
-                "found": "no problem, and its records can be written",
-                "remedy": "",
-            }
-        )
+    remedy = "'cellblock daemon status' and 'cellblock daemon logs' say more" if problems else ""
+    for text in problems or ["no problem, and its records can be written"]:
+        found["checks"].append({"name": "daemon", "ok": not problems, "needed": False, "found": text, "remedy": remedy})
     if as_json:
         print(json.dumps(found, indent=2))
         return 0 if found["ok"] else 1
@@ -116,13 +106,9 @@ def config(as_json: Json = False) -> int:
     """Show the settings, and where each value comes from."""
     from cellblock.service import settings
 
-    found = settings.explain()
-    if wants_json(as_json):
-        print_json({"settings": [setting.to_dict() for setting in found]})
-    else:
-        rows = [(setting.name, setting.value, setting.source, setting.about) for setting in found]
-        print_table(("setting", "value", "from", "what it means"), rows, empty="There are no settings.")
-    return 0
+    found = [setting.to_dict() for setting in settings.explain()]
+    columns = {"setting": "name", "value": "value", "from": "source", "what it means": "about"}
+    return finish_list("settings", found, columns, as_json, empty="There are no settings.")
 
 
 def _verdict(found: dict[str, Any]) -> str:
@@ -232,8 +218,7 @@ def init(
     except OSError as error:
         raise InvalidInputError(f"{file} cannot be written: {error.strerror}") from error
     done = f"{printable(file)} is written. To see the resulting policy: cellblock policy show {printable(file)}"
-    print_done({"file": os.path.abspath(file)}, done, as_json)
-    return 0
+    return finish({"file": os.path.abspath(file)}, done, as_json)
 
 
 def _name(text: str) -> str:

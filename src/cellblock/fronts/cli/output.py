@@ -6,10 +6,11 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TextIO, TypeAlias
 
 from cellblock.common.terminal import printable
+from cellblock.fronts.cli.problems import OK
 
 
 def wants_json(asked: bool) -> bool:
@@ -22,12 +23,44 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, sort_keys=True, default=_base64))
 
 
-def print_done(data: Any, sentence: str, as_json: bool) -> None:
-    """Print the outcome of a command: JSON for programs, a sentence that is safe to print for people."""
+def finish(data: Any, shown: str | Callable[[], object], as_json: bool, status: int = OK) -> int:
+    """Print the outcome of a command, and return its exit status.
+
+    Args:
+        data: The outcome for programs.
+        shown: The outcome for people: a text that is safe to print (empty: nothing), or a function that prints it.
+        as_json: Whether to print JSON even to a terminal.
+        status: The exit status.
+    """
     if wants_json(as_json):
         print_json(data)
-    else:
-        print(sentence)
+    elif callable(shown):
+        shown()
+    elif shown:
+        print(shown)
+    return status
+
+
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], object]]
+"""Headings of a table, each with the field of an item that it shows, or with a function of the item."""
+
+
+def finish_list(key: str, found: Sequence[Mapping[str, Any]], columns: Columns, as_json: bool, *, empty: str) -> int:
+    """Print the outcome of a command that lists something, and return its exit status.
+
+    Args:
+        key: The field of the JSON document that contains the list.
+        found: The items.
+        columns: The table for people.
+        as_json: Whether to print JSON even to a terminal.
+        empty: The sentence for people if there are no items.
+    """
+
+    def show() -> None:
+        rows = ([item[cell] if isinstance(cell, str) else cell(item) for cell in columns.values()] for item in found)
+        print_table([*columns], rows, empty=empty)
+
+    return finish({key: found}, show, as_json)
 
 
 def _base64(value: object) -> str:

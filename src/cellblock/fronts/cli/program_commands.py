@@ -16,12 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from cellblock.common.terminal import printable
-from cellblock.errors import CellblockError, InvalidInputError, NotFoundError, ProcessError
+from cellblock.errors import CellblockError, InvalidInputError, ProcessError
 from cellblock.fronts.cli.arguments import RUN, SESSIONS, Json, Session, makes_sessions, pair
-from cellblock.fronts.cli.daemon_access import connect, connected, session_options
+from cellblock.fronts.cli.daemon_access import ask, call_in_session, connect, connected
 from cellblock.fronts.cli.execute import make, milliseconds
-from cellblock.fronts.cli.output import print_json, print_table, wants_json
-from cellblock.fronts.cli.problems import OK, TIMED_OUT, UNAVAILABLE, say
+from cellblock.fronts.cli.output import Columns, finish, finish_list
+from cellblock.fronts.cli.problems import TIMED_OUT, UNAVAILABLE, say
 from cellblock.model.programs import ExecResult, ProcessOutput
 from cellblock.operations.base import Request
 from cellblock.operations.programs import (
@@ -33,7 +33,6 @@ from cellblock.operations.programs import (
     StopProcess,
     WriteProcess,
 )
-from cellblock.operations.sessions import Create
 from cellblock.service.daemon.daemon_connection import SessionConnection
 
 _MISSING, _NOT_EXECUTED = 127, 126
@@ -92,16 +91,14 @@ def sh(
         if options:
             make(connection, session, options)
         try:
-            started = _start(connection, _request(session, command, cwd, variables, terminal=terminal, detach=detach))
+            started = call_in_session(
+                connection, session, _request(session, command, cwd, variables, terminal=terminal, detach=detach)
+            )
         except ProcessError as error:
             say(f"cellblock: {error}")
             return _MISSING if error.errno in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTED
         if detach:
-            if wants_json(as_json):
-                print_json(started)
-            else:
-                print(started["id"])
-            return OK
+            return finish(started, started["id"], as_json)
         run = _Run(connection, session, started["id"], terminal=terminal)
         return run.follow(limit)
 
@@ -124,43 +121,25 @@ def _request(
     )
 
 
-def _start(connection: SessionConnection, request: Spawn) -> dict[str, Any]:
-    """Start a program, in a session that is created if it does not exist."""
-    try:
-        return connection.call(request)
-    except NotFoundError:
-        connection.call(Create(request.session, session_options()))
-        return connection.call(request)
-
-
 def processes(
     session: Session,
     stop: Annotated[str | None, typer.Option("--stop", metavar="ID", help="Stop this program and its subprocesses.")] = None,
     as_json: Json = False,
 ) -> int:
     """List the programs beside a session's kernel, or stop one."""
-    with connected() as connection:
-        if stop is not None:
-            ended = connection.call(StopProcess(session, stop))
-            print_json(ended) if wants_json(as_json) else print(f"{stop}: {ended['status']}")
-            return OK
-        found = connection.call(Processes(session))
-    if wants_json(as_json):
-        print_json({"processes": found})
-        return OK
-    rows = [
-        (
-            one["id"],
-            str(one["pid"]),
-            "running" if one["running"] else f"ended: {one['exit_code']}",
-            str(len(one["left"]) or ""),
-            printable(one["label"], lines=False),
-            printable(shlex.join(one["command"]), lines=False)[:60],
-        )
-        for one in found
-    ]
-    print_table(("id", "pid", "state", "left", "label", "program"), rows, empty="no programs run beside this session's kernel")
-    return OK
+    if stop is not None:
+        ended = ask(StopProcess(session, stop))
+        return finish(ended, f"{stop}: {ended['status']}", as_json)
+    columns: Columns = {
+        "id": "id",
+        "pid": "pid",
+        "state": lambda one: "running" if one["running"] else f"ended: {one['exit_code']}",
+        "left": lambda one: len(one["left"]) or "",
+        "label": "label",
+        "program": lambda one: printable(shlex.join(one["command"]), lines=False)[:60],
+    }
+    empty = "no programs run beside this session's kernel"
+    return finish_list("processes", ask(Processes(session)), columns, as_json, empty=empty)
 
 
 class _Run:

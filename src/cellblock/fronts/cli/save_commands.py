@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -18,8 +19,8 @@ from cellblock.fronts.cli.arguments import (
     makes_sessions,
 )
 from cellblock.fronts.cli.daemon_access import ask, session_options
-from cellblock.fronts.cli.output import print_done, print_json, print_table, wants_json
-from cellblock.fronts.cli.problems import OK, say
+from cellblock.fronts.cli.output import Columns, finish, finish_list
+from cellblock.fronts.cli.problems import say
 from cellblock.fronts.cli.progress import Progress
 from cellblock.operations.saving import Export, Load, Save, Variables
 from cellblock.operations.sessions import Create, Destroy
@@ -41,12 +42,9 @@ def save(session: Session, file: FileOrUrl, files: Files = False, force: Force =
     path = _free_url(file, force) if is_url(file) else _free(file, force)
     with Progress("saving the session"):
         report = ask(Save(session, path, files))
-    if wants_json(as_json):
-        print_json(report)
-        return OK
-    print(f"{printable(report['path'], lines=False)} ({report['size']:,} bytes): {_count(report['saved'], report['cells'])}")
-    _say_left_out(report["left_out"], "saved")
-    return OK
+    where = f"{printable(report['path'], lines=False)} ({report['size']:,} bytes)"
+    show = partial(_show, where, report["saved"], report, "saved")
+    return finish(report, show, as_json)
 
 
 @makes_sessions
@@ -66,20 +64,15 @@ def load(
         except BaseException:  # also Ctrl-C: no other client knows the session yet
             ask(Destroy(made["kernel_id"]))
             raise
-    if wants_json(as_json):
-        print_json({"kernel": made, **report})
-        return OK
-    print(f"session {made['name']}: {_count(report['loaded'], report['cells'])}")
-    _say_left_out(report["left_out"], "restored")
-    return OK
+    show = partial(_show, f"session {made['name']}", report["loaded"], report, "restored")
+    return finish({"kernel": made, **report}, show, as_json)
 
 
-def _count(names: list[str], cells: int) -> str:
-    return f"{len(names)} variable{'s' * (len(names) != 1)}, {cells} cell{'s' * (cells != 1)}"
-
-
-def _say_left_out(left_out: list[dict[str, Any]], what: str) -> None:
-    for one in left_out:
+def _show(where: str, names: list[str], report: dict[str, Any], what: str) -> None:
+    """Print how many variables and cells a file has, and what was left out."""
+    cells = report["cells"]
+    print(f"{where}: {len(names)} variable{'s' * (len(names) != 1)}, {cells} cell{'s' * (cells != 1)}")
+    for one in report["left_out"]:
         say(f"cellblock: {printable(one['name'], lines=False)} was not {what}: {printable(one['reason'], lines=False)}")
 
 
@@ -106,25 +99,16 @@ def export(session: Session, file: File, force: Force = False, as_json: Json = F
     path = _free(file, force)
     with Progress("writing the file"):
         ask(Export(session, path))
-    print_done({"file": path}, printable(path, lines=False), as_json)
-    return OK
+    return finish({"file": path}, printable(path, lines=False), as_json)
 
 
 def variables(session: Session, as_json: Json = False) -> int:
     """List the variables of a session."""
-    found = ask(Variables(session))
-    if wants_json(as_json):
-        print_json({"variables": found})
-        return OK
-    rows = [
-        (
-            one["name"],
-            one["type"],
-            "" if one["shape"] is None else "×".join(map(str, one["shape"])),
-            "" if one["size"] is None else f"{one['size']:,}",
-            one["preview"],
-        )
-        for one in found
-    ]
-    print_table(("name", "type", "shape", "bytes", "value"), rows, empty="The session has no variables.")
-    return OK
+    columns: Columns = {
+        "name": "name",
+        "type": "type",
+        "shape": lambda one: "" if one["shape"] is None else "×".join(map(str, one["shape"])),
+        "bytes": lambda one: "" if one["size"] is None else f"{one['size']:,}",
+        "value": "preview",
+    }
+    return finish_list("variables", ask(Variables(session)), columns, as_json, empty="The session has no variables.")

@@ -11,8 +11,7 @@ import typer
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli.arguments import TOOLS, Json, Session, new_app
 from cellblock.fronts.cli.daemon_access import ask
-from cellblock.fronts.cli.output import moment, print_done, print_json, print_table, wants_json
-from cellblock.fronts.cli.problems import OK
+from cellblock.fronts.cli.output import Columns, finish, finish_list, moment
 from cellblock.operations.secrets import ListSecrets, RefreshSecret, RemoveSecret, Requests
 
 Last = Annotated[int, typer.Option("--last", min=1, max=1000, metavar="N", help="How many requests to show.")]
@@ -30,25 +29,17 @@ def add_to(app: typer.Typer) -> None:
 
 def requests(session: Session, last: Last = 50, as_json: Json = False) -> int:
     """List the last requests to hosts with secrets or request lines, newest last."""
-    found = ask(Requests(session, last))
-    if wants_json(as_json):
-        print_json({"requests": found})
-        return OK
-    rows = [
-        (
-            moment(one["at"]),
-            one["method"],
-            one["host"] + one["path"],
-            one["status"] or "",
-            one["bytes"],
-            ", ".join(one["secrets"]),
-            one["decision"],
-        )
-        for one in found
-    ]
-    headings = ("time", "method", "URL", "status", "bytes", "secrets", "decision")
-    print_table(headings, rows, empty="The session has made no request to a host with secrets or request lines.")
-    return OK
+    columns: Columns = {
+        "time": lambda one: moment(one["at"]),
+        "method": "method",
+        "URL": lambda one: one["host"] + one["path"],
+        "status": lambda one: one["status"] or "",
+        "bytes": "bytes",
+        "secrets": lambda one: ", ".join(one["secrets"]),
+        "decision": "decision",
+    }
+    empty = "The session has made no request to a host with secrets or request lines."
+    return finish_list("requests", ask(Requests(session, last)), columns, as_json, empty=empty)
 
 
 @secret.command("set")
@@ -64,42 +55,31 @@ def set_(name: _Name, as_json: Json = False) -> int:
         except UnicodeDecodeError:
             raise InvalidInputError(f"the value of secret {name} is not UTF-8 text") from None
     store_secret(name, value)
-    print_done({"stored": name}, f"{name} is in the keyring; sessions use it with --secret {name}", as_json)
-    return OK
+    return finish({"stored": name}, f"{name} is in the keyring; sessions use it with --secret {name}", as_json)
 
 
 @secret.command("list")
 def list_(session: Session, as_json: Json = False) -> int:
     """List a session's secrets without their values: sources, hosts, places in requests, and times of last use."""
-    found = ask(ListSecrets(session))
-    if wants_json(as_json):
-        print_json({"secrets": found})
-        return OK
-    rows = [
-        (
-            one["name"],
-            one["source"],
-            ", ".join(one["hosts"]),
-            ", ".join(one["places"]),
-            "never" if one["last_used"] is None else moment(one["last_used"]),
-        )
-        for one in found
-    ]
-    print_table(("name", "source", "hosts", "places", "last used"), rows, empty="The session has no secrets.")
-    return OK
+    columns: Columns = {
+        "name": "name",
+        "source": "source",
+        "hosts": lambda one: ", ".join(one["hosts"]),
+        "places": lambda one: ", ".join(one["places"]),
+        "last used": lambda one: "never" if one["last_used"] is None else moment(one["last_used"]),
+    }
+    return finish_list("secrets", ask(ListSecrets(session)), columns, as_json, empty="The session has no secrets.")
 
 
 @secret.command()
 def refresh(session: Session, name: _Name, as_json: Json = False) -> int:
     """Read the value of a session's secret again from its source. The code keeps its placeholder."""
     ask(RefreshSecret(session, name))
-    print_done({"refreshed": name}, f"{name} was read again", as_json)
-    return OK
+    return finish({"refreshed": name}, f"{name} was read again", as_json)
 
 
 @secret.command()
 def remove(session: Session, name: _Name, as_json: Json = False) -> int:
     """Remove a secret from a session and its branches. Undo does not reverse it."""
     ask(RemoveSecret(session, name))
-    print_done({"removed": name}, f"{name} is removed: requests with its placeholder are refused", as_json)
-    return OK
+    return finish({"removed": name}, f"{name} is removed: requests with its placeholder are refused", as_json)

@@ -9,7 +9,7 @@ import typer
 
 from cellblock.common.terminal import printable
 from cellblock.fronts.cli.arguments import Json, known_names, new_app
-from cellblock.fronts.cli.output import moment, print_done, print_json, print_table, wants_json
+from cellblock.fronts.cli.output import Columns, finish, finish_list, moment, wants_json
 from cellblock.fronts.cli.problems import OK, say
 
 app = new_app("Tokens for clients of 'cellblock serve'.")
@@ -37,10 +37,8 @@ def create(
 
         session = ask(Status(session))["kernel_id"]  # a later session of this name would be a different one
     text, token = Tokens().create(name, scope or ("run",), session=session, lifetime=None if days is None else days * _DAY)
-    if wants_json(as_json):
-        print_json({"token": text, **token.to_dict()})
-    else:
-        print(text)
+    finish({"token": text, **token.to_dict()}, text, as_json)
+    if not wants_json(as_json):
         say("It cannot be shown again. Clients send it as 'Authorization: Bearer TOKEN'.")
     return OK
 
@@ -51,15 +49,14 @@ def list_(as_json: Json = False) -> int:
     from cellblock.service.store.tokens import Tokens
 
     found = [token.to_dict() for token in Tokens().all()]
-    if wants_json(as_json):
-        print_json({"tokens": found})
-        return OK
-    rows = [
-        (each["id"], each["name"], ", ".join(each["scopes"]), each["session"] or "all", _expiry(each["expires"]))
-        for each in found
-    ]
-    print_table(("id", "name", "scopes", "sessions", "expires"), rows, empty="There are no tokens.")
-    return OK
+    columns: Columns = {
+        "id": "id",
+        "name": "name",
+        "scopes": lambda one: ", ".join(one["scopes"]),
+        "sessions": lambda one: one["session"] or "all",
+        "expires": lambda one: _expiry(one["expires"]),
+    }
+    return finish_list("tokens", found, columns, as_json, empty="There are no tokens.")
 
 
 def _expiry(expires: float | None) -> str:
@@ -74,5 +71,4 @@ def revoke(number: Annotated[str, typer.Argument(metavar="ID", help="See 'list'.
     from cellblock.service.store.tokens import Tokens
 
     name = Tokens().revoke(number).name
-    print_done({"revoked": number, "name": name}, f"{printable(name, lines=False)} is revoked", as_json)
-    return OK
+    return finish({"revoked": number, "name": name}, f"{printable(name, lines=False)} is revoked", as_json)

@@ -20,12 +20,13 @@ from cellblock.fronts.e2b.contexts import Contexts, Workspace, contexts_of
 from cellblock.fronts.e2b.executions import execute
 from cellblock.fronts.e2b.published import Published
 from cellblock.fronts.e2b.watching import Watchers
-from cellblock.fronts.gateway.guard import Guard, Headers, Refused
+from cellblock.fronts.gateway.guard import Guard, Refused
 from cellblock.fronts.gateway.tracing import Traced
 from cellblock.fronts.problems import Problem, problem_of
 from cellblock.service.store.tokens import Token, Tokens
 
 if TYPE_CHECKING:
+    from starlette.datastructures import Headers
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from cellblock.fronts.gateway.gateway_options import GatewayOptions
@@ -45,9 +46,8 @@ class ContextRequest(BaseModel):
 class E2BGuard(Guard):
     """The gateway's guard for E2B's clients."""
 
-    def token_in(self, scope: Scope, headers: Headers) -> str:
-        sent = next((value for name, value in scope["headers"] if name == b"x-access-token"), b"")
-        return sent.decode("latin-1") or super().token_in(scope, headers)
+    def token_in(self, scope: Scope, headers: Headers, token: str) -> str:
+        return headers.get("x-access-token") or super().token_in(scope, headers, token)
 
 
 def make_app(options: GatewayOptions, link: SessionLink, place: Place, workspace: Workspace) -> ASGIApp:

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.e2b import file_routes
 from cellblock.fronts.e2b.answers import parse
-from cellblock.fronts.gateway.answers import while_there
+from cellblock.fronts.gateway.answers import Attended
 from cellblock.fronts.problems import Problem, problem_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
 
 _UNARY, _STREAM = "application/json", "application/connect+json"
 _HEAD = struct.Struct(">BI")
@@ -106,7 +104,7 @@ def stream(path: str, model: type[_MessageT], answer: Callable[[Request, _Messag
             body = await request.body()
             if len(body) < _HEAD.size or _HEAD.unpack_from(body) != (0, len(body) - _HEAD.size):
                 raise InvalidInputError("the body must be one message in an envelope, not compressed")
-            return Stream(await answer(request, parse(body[_HEAD.size :], model)))
+            return Attended(_enveloped(await answer(request, parse(body[_HEAD.size :], model))), _STREAM)
         except CellblockError as error:
             # Clients read the status of a stream from its last message.
             return Response(_last(problem_of(error)), media_type=_STREAM)
@@ -126,28 +124,16 @@ def unsupported(path: str, why: str) -> Route:
     return Route(path, endpoint, methods=["POST"])
 
 
-class Stream(Response):
-    """A response that sends messages as they arrive. If the client leaves, the source is closed."""
-
-    def __init__(self, messages: Messages) -> None:
-        super().__init__(media_type=_STREAM)
-        self._messages = messages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(ClientDisconnect):
-            await while_there(receive, self._send(send))
-
-    async def _send(self, send: Send) -> None:
-        headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        problem = None
-        try:
-            async with aclosing(self._messages) as messages:
-                async for message in messages:
-                    await send({"type": "http.response.body", "body": _envelope(0, message), "more_body": True})
-        except CellblockError as error:
-            problem = problem_of(error)
-        await send({"type": "http.response.body", "body": _last(problem)})
+async def _enveloped(messages: Messages) -> AsyncGenerator[bytes, None]:
+    """Yield the messages of a stream as they arrive, and the message that ends it."""
+    problem = None
+    try:
+        async with aclosing(messages):
+            async for message in messages:
+                yield _envelope(0, message)
+    except CellblockError as error:
+        problem = problem_of(error)
+    yield _last(problem)
 
 
 def timeout_of(request: Request) -> float | None:

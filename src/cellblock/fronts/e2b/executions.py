@@ -11,14 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.e2b.answers import read
 from cellblock.fronts.e2b.contexts import PYTHON, contexts_of
 from cellblock.fronts.e2b.results import END, KEEPALIVE, error, messages
-from cellblock.fronts.gateway.answers import in_turns, json_pieces, while_there
+from cellblock.fronts.gateway.answers import Attended, in_turns, json_pieces
+from cellblock.fronts.gateway.events import with_pauses
 from cellblock.model.sessions import OWN_KERNEL, Language
 from cellblock.operations.executions import Cancel, Follow, Submit
 from cellblock.service.named.kernel_types import cell
@@ -93,7 +94,7 @@ def _arm(name: str, code: str, variables: dict[str, str], language: str) -> byte
     return f"get_ipython().e2b.arm({name!r}, {digest!r}, {variables!r})".encode("utf-8", "surrogatepass")
 
 
-class Lines(Response):
+class Lines(Attended):
     """A response with an execution's output: JSON objects, one per line. If the client leaves, the execution is stopped."""
 
     def __init__(self, link: SessionLink, execution: str, on_stop: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -104,49 +105,33 @@ class Lines(Response):
             execution: The execution's id.
             on_stop: Called when it was stopped, perhaps before it began.
         """
-        super().__init__(media_type="application/json")
+        super().__init__(self._lines(), "application/json")
         self._link = link
         self._execution = execution
         self._on_stop = on_stop
+        self._complete = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        told = False
         try:
-            with suppress(ClientDisconnect):
-                await while_there(receive, self._tell(send))
-                told = True
+            await super().__call__(scope, receive, send)
         finally:
-            if not told:
+            if not self._complete:
                 await asyncio.shield(asyncio.create_task(self._stop()))
 
-    async def _tell(self, send: Send) -> None:
-        headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async def _lines(self) -> AsyncGenerator[bytes, None]:
         async with aclosing(self._messages()) as told:
             async for message in told:
                 async for piece in in_turns(json_pieces(message)):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await send({"type": "http.response.body", "body": b"\n", "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+                    yield piece
+                yield b"\n"
+        self._complete = True
 
     async def _messages(self) -> AsyncGenerator[dict[str, Any], None]:
         try:
-            async with aclosing(self._link.follow(Follow(self._execution))) as events:
-                following = asyncio.ensure_future(anext(events, None))
-                try:
-                    while True:
-                        await asyncio.wait([following], timeout=_QUIET)
-                        if not following.done():
-                            yield KEEPALIVE
-                            continue
-                        if (event := following.result()) is None:
-                            break
-                        for message in messages(event):
-                            yield message
-                        following = asyncio.ensure_future(anext(events, None))
-                finally:
-                    following.cancel()
-                    await asyncio.wait([following])
+            async with aclosing(with_pauses(self._link.follow(Follow(self._execution)), _QUIET)) as events:
+                async for event in events:
+                    for message in [KEEPALIVE] if event is None else messages(event):
+                        yield message
         except CellblockError as failed:
             yield error(type(failed).__name__, str(failed))
         yield END

@@ -6,18 +6,19 @@ import asyncio
 import errno
 import secrets
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from cellblock.errors import CellblockError, FilesError, InvalidInputError, UnsupportedError
 from cellblock.fronts.e2b.contexts import contexts_of
-from cellblock.fronts.e2b.multipart import Parts
-from cellblock.operations.files import ReadPart, WritePart
+from cellblock.operations.files import WritePart
+from cellblock.operations.reading import FileReading
 
 if TYPE_CHECKING:
     from cellblock.fronts.e2b.contexts import Contexts
@@ -31,21 +32,23 @@ async def download(request: Request) -> Response:
     contexts = contexts_of(request)
     check_user(request.query_params.get("username", ""))
     path = contexts.workspace.inner(request.query_params.get("path", ""))
-    first = await contexts.ask(lambda session: ReadPart(session, path, 0, _PART))
-    size = first["file"]["size"]
-    headers = {"Content-Length": str(size), "X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
-    return StreamingResponse(_parts(contexts, path, first), 200, headers, "application/octet-stream")
+    reading = FileReading(await contexts.ready(), path)
+    first = await _next(request, reading)
+    headers = {"Content-Length": str(reading.size), "X-Content-Type-Options": "nosniff", "Content-Disposition": "attachment"}
+    return StreamingResponse(_parts(request, reading, first), 200, headers, "application/octet-stream")
 
 
-async def _parts(contexts: Contexts, path: str, first: dict[str, Any]) -> AsyncIterator[bytes]:
+async def _parts(request: Request, reading: FileReading, part: bytes) -> AsyncIterator[bytes]:
     """Yield a file part by part. If it changes meanwhile, stop: the reader detects the missing bytes."""
-    part, known, sent = first, first["file"], 0
-    while sent < known["size"]:
-        if part["file"] != known or not part["data"]:
-            raise FilesError(f"{path!r} changed while it was read", path=path)
-        yield part["data"]
-        sent += len(part["data"])
-        part = await contexts.ask(partial(ReadPart, path=path, offset=sent, count=_PART))
+    while part:
+        yield part
+        part = await _next(request, reading)
+
+
+async def _next(request: Request, reading: FileReading) -> bytes:
+    """Read the next part of a file; empty at its end."""
+    asked, link = reading.next, request.app.state.link
+    return b"" if asked is None else reading.take(await link.call(asked))
 
 
 async def upload(request: Request) -> Response:
@@ -57,43 +60,24 @@ async def upload(request: Request) -> Response:
     given, most = request.query_params.get("path", ""), request.app.state.max_upload
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/octet-stream":
-        writer = Writer(contexts, given, most)
-        async with aclosing(_plain(request)) as pieces, writer:
-            async for piece in pieces:
-                await writer.write(piece)
-            await writer.finish()
-        return JSONResponse([writer.written])
-    parts = Parts(request.headers.get("content-type", ""))
-    return JSONResponse(await _write_parts(contexts, parts, request.stream(), given, most))
+        return JSONResponse([await _write(contexts, given, _plain(request), most)])
+    if kind != "multipart/form-data":
+        raise InvalidInputError("the Content-Type must be multipart/form-data or application/octet-stream")
+    async with request.form() as form:
+        files = [file for file in form.getlist("file") if isinstance(file, UploadFile)]  # others are left out, as by envd
+        if not files:
+            raise InvalidInputError("the body has no file in a field of the name 'file'")
+        if given and len(files) > 1:
+            raise InvalidInputError("path is for one file: the names of several are in the body")
+        return JSONResponse([await _write(contexts, given or file.filename or "", _pieces(file), most) for file in files])
 
 
-async def _write_parts(
-    contexts: Contexts, parts: Parts, body: AsyncIterator[bytes], given: str, most: int
-) -> list[dict[str, Any]]:
-    written: list[dict[str, Any]] = []
-    writer: Writer | None = None
-    try:
-        async for part in parts.read(body):
-            if part.name != "file":
-                continue  # as envd does
-            if writer is None:
-                if given and written:
-                    raise InvalidInputError("path is for one file: the names of several are in the body")
-                writer = Writer(contexts, given or part.filename, most)
-            await writer.write(part.data)
-            if part.last:
-                await writer.finish()
-                written.append(writer.written)
-                writer = None
-    finally:
-        if writer is not None:
-            await writer.close()
-    if not written:
-        raise InvalidInputError("the body has no file in a field of the name 'file'")
-    return written
+async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
+    while piece := await file.read(_PART):
+        yield piece
 
 
-async def _plain(request: Request) -> AsyncGenerator[bytes, None]:
+async def _plain(request: Request) -> AsyncIterator[bytes]:
     """Yield a body, decompressed if necessary.
 
     Raises:
@@ -117,69 +101,41 @@ async def _plain(request: Request) -> AsyncGenerator[bytes, None]:
         raise InvalidInputError("the body ends before what gzip has compressed does")
 
 
-class Writer:
-    """An atomic writer of one file. An incomplete file is dropped.
+async def _write(contexts: Contexts, given: str, pieces: AsyncIterator[bytes], most: int) -> dict[str, Any]:
+    """Write a file, and return its description for E2B's clients. An incomplete file is dropped.
 
-    Attributes:
-        written: The answer that describes the complete file to E2B's clients.
+    Args:
+        contexts: The contexts of the sandbox.
+        given: The client's path.
+        pieces: The content.
+        most: The maximum number of bytes.
+
+    Raises:
+        InvalidInputError: The path is invalid.
+        FilesError: The file is too large (known late for a compressed file), or cannot be written.
     """
+    path = contexts.workspace.inner(given)
+    part = partial(WritePart, path=path, upload=secrets.token_hex(16))
+    waiting, size = bytearray(), 0
+    try:
+        async for piece in pieces:
+            size += len(piece)
+            check_size(size, most)
+            waiting += piece
+            if len(waiting) >= _PART:
+                await contexts.ask(part, bytes(waiting))
+                waiting.clear()
+        await contexts.ask(partial(part, more=False), bytes(waiting))
+    except BaseException:  # the client may have left
+        await asyncio.shield(asyncio.create_task(_drop(contexts, partial(part, abort=True))))
+        raise
+    outer = contexts.workspace.outer(path)
+    return {"name": outer.rpartition("/")[2], "type": "file", "path": outer}
 
-    def __init__(self, contexts: Contexts, path: str, most: int) -> None:
-        """Start a file.
 
-        Args:
-            contexts: The contexts of the sandbox.
-            most: The maximum number of bytes.
-            path: The client's path.
-
-        Raises:
-            InvalidInputError: The path is invalid.
-        """
-        self._contexts = contexts
-        self._most = most
-        self._path = contexts.workspace.inner(path)
-        self._upload = secrets.token_hex(16)
-        self._waiting = bytearray()
-        self._size = 0
-        self.written: dict[str, Any] = {}
-
-    async def write(self, data: bytes) -> None:
-        """Write the next bytes.
-
-        Raises:
-            FilesError: The file becomes too large (known late for a compressed file), or cannot be written.
-        """
-        self._size += len(data)
-        check_size(self._size, self._most)
-        self._waiting += data
-        if len(self._waiting) >= _PART:
-            await self._send(more=True)
-
-    async def finish(self) -> None:
-        """Move the complete file into place."""
-        await self._send(more=False)
-        path = self._contexts.workspace.outer(self._path)
-        self.written = {"name": path.rpartition("/")[2], "type": "file", "path": path}
-
-    async def close(self) -> None:
-        """Drop the file if it is incomplete."""
-        if not self.written:
-            await asyncio.shield(asyncio.create_task(self._drop()))
-
-    async def __aenter__(self) -> Writer:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _send(self, *, more: bool) -> None:
-        data = bytes(self._waiting)
-        self._waiting.clear()
-        await self._contexts.ask(lambda session: WritePart(session, self._path, self._upload, more=more), data)
-
-    async def _drop(self) -> None:
-        with suppress(CellblockError, ClientDisconnect):
-            await self._contexts.ask(lambda session: WritePart(session, self._path, self._upload, abort=True))
+async def _drop(contexts: Contexts, part: Callable[[str], WritePart]) -> None:
+    with suppress(CellblockError):
+        await contexts.ask(part)
 
 
 def check_size(size: int, most: int) -> None:

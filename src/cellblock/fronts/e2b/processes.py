@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import posixpath
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -191,12 +191,21 @@ class Programs:
         info = await self.find(wanted)
         return self._heard.get(info.id) or self._hear(info, None)
 
-    async def ask(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        """Run an operation on a program."""
-        return await self._link.call(request, body)
+    async def ask(self, wanted: Selector, request: Callable[[str, str], Request[AnswerT]], body: bytes = b"") -> AnswerT:
+        """Run an operation on a running program.
+
+        Args:
+            wanted: The program.
+            request: Returns the request for the session and the program's id.
+            body: The body of the request.
+
+        Raises:
+            NotFoundError: The program does not exist.
+        """
+        return await self._link.call(request(self.session, (await self.find(wanted)).id), body)
 
     def _hear(self, info: ProcessInfo, timeout: float | None) -> Program:
-        program = self._heard[info.id] = Program(self, info, timeout)
+        program = self._heard[info.id] = Program(self._link, self.session, info, timeout)
         program.task.add_done_callback(lambda _: self._heard.pop(info.id, None))
         return program
 
@@ -217,9 +226,10 @@ class Program:
         task: Forwards its output until it ends.
     """
 
-    def __init__(self, programs: Programs, info: ProcessInfo, timeout: float | None) -> None:
+    def __init__(self, link: SessionLink, session: str, info: ProcessInfo, timeout: float | None) -> None:
         self.info = info
-        self._programs = programs
+        self._link = link
+        self._session = session
         self._listeners: set[asyncio.Queue[Event]] = set()
         self._last: Event | None = None
         self.task = asyncio.create_task(self._pass_on(timeout))
@@ -262,7 +272,7 @@ class Program:
         except TimeoutError:
             self._last = DeadlineError(f"the program was stopped after {timeout:g} seconds")
             with suppress(CellblockError):
-                await self._programs.ask(StopProcess(self._programs.session, self.info.id))
+                await self._link.call(StopProcess(self._session, self.info.id))
         except CellblockError as error:
             self._last = error
         await self._tell(self._last)
@@ -271,8 +281,8 @@ class Program:
         """Forward the output; return the program's outcome."""
         position = 0
         while True:
-            asked = ReadProcess(self._programs.session, self.info.id, position, _WAIT)
-            found = ProcessOutput.from_dict(await self._programs.ask(asked))
+            asked = ReadProcess(self._session, self.info.id, position, _WAIT)
+            found = ProcessOutput.from_dict(await self._link.call(asked))
             for piece in found.pieces:
                 await self._tell({"data": {self._name(piece): base64.b64encode(piece.data).decode("ascii")}})
             position = found.position
@@ -321,38 +331,31 @@ def _described(info: ProcessInfo) -> dict[str, Any]:
 
 async def send_input(request: HttpRequest, message: InputMessage) -> dict[str, Any]:
     """Write to a program's standard input, or to its terminal."""
-    programs = _programs(request)
     try:
         data = base64.b64decode(message.input.stdin or message.input.pty, validate=True)
     except binascii.Error as wrong:
         raise InvalidInputError(f"input: it is not base64: {wrong}") from None
-    info = await programs.find(message.process)
-    if not await programs.ask(WriteProcess(programs.session, info.id), data):
+    if not await _programs(request).ask(message.process, WriteProcess, data):
         raise StateError("the program has closed its standard input")
     return {}
 
 
 async def close_stdin(request: HttpRequest, message: SelectMessage) -> dict[str, Any]:
     """Close the standard input of a program."""
-    programs = _programs(request)
-    info = await programs.find(message.process)
-    await programs.ask(WriteProcess(programs.session, info.id, end=True))
+    await _programs(request).ask(message.process, partial(WriteProcess, end=True))
     return {}
 
 
 async def send_signal(request: HttpRequest, message: SignalMessage) -> dict[str, Any]:
     """Send a signal to a program and its child processes."""
-    programs = _programs(request)
-    info = await programs.find(message.process)
-    await programs.ask(SignalProcess(programs.session, info.id, _SIGNALS[message.signal], "tree"))
+    await _programs(request).ask(message.process, partial(SignalProcess, number=_SIGNALS[message.signal], scope="tree"))
     return {}
 
 
 async def update(request: HttpRequest, message: UpdateMessage) -> dict[str, Any]:
     """Change the size of a program's terminal."""
-    programs, size = _programs(request), message.pty.size
-    info = await programs.find(message.process)
-    await programs.ask(ResizeProcess(programs.session, info.id, size.rows, size.cols))
+    size = message.pty.size
+    await _programs(request).ask(message.process, partial(ResizeProcess, rows=size.rows, columns=size.cols))
     return {}
 
 

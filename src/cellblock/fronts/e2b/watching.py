@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from cellblock.errors import BusyError, CellblockError, FilesError, NotFoundError
+from cellblock.fronts.gateway.events import with_pauses
 from cellblock.operations.files import WatchFiles
 
 if TYPE_CHECKING:
@@ -48,23 +49,13 @@ class Watchers:
             recursive: Whether to include subdirectories.
             every: The maximum silence in seconds.
         """
-        async with aclosing(self._changes(path, recursive=recursive)) as changes:
-            coming = asyncio.ensure_future(anext(changes))
-            started = False
-            try:
-                while True:
-                    # E2B's clients refuse a stream that begins with anything but the start.
-                    await asyncio.wait([coming], timeout=every if started else None)
-                    if not coming.done():
-                        yield {"keepalive": {}}
-                        continue
-                    change = coming.result()
+        started = False
+        async with aclosing(with_pauses(self._changes(path, recursive=recursive), every)) as messages:
+            async for message in messages:
+                # E2B's clients refuse a stream that begins with anything but the start.
+                if started or message is not None:
                     started = True
-                    yield {"start": {}} if change is None else {"filesystem": change}
-                    coming = asyncio.ensure_future(anext(changes))
-            finally:
-                coming.cancel()
-                await asyncio.wait([coming])
+                    yield {"keepalive": {}} if message is None else message
 
     async def make(self, path: str, *, recursive: bool) -> str:
         """Watch a directory; return the id of the watcher.
@@ -112,14 +103,14 @@ class Watchers:
             raise NotFoundError(f"there is no watcher {number[:40]!r}")
         return self._watchers[number]
 
-    async def _changes(self, path: str, *, recursive: bool) -> AsyncGenerator[dict[str, Any] | None, None]:
-        """Yield None once a directory is watched, then its changes in E2B's form."""
+    async def _changes(self, path: str, *, recursive: bool) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the messages of a stream: the start once a directory is watched, then its changes."""
         inner = self._contexts.workspace.inner(path)
         session = await self._contexts.ready()
         async with aclosing(self._link.follow(WatchFiles(session, inner, recursive))) as changes:
             async for change in changes:
                 kind = _KINDS.get(change["kind"])
-                yield None if kind is None else {"name": change["path"], "type": kind}
+                yield {"start": {}} if kind is None else {"filesystem": {"name": change["path"], "type": kind}}
 
 
 class _Watcher:
@@ -129,7 +120,7 @@ class _Watcher:
         begun: Done when the directory is watched.
     """
 
-    def __init__(self, changes: AsyncGenerator[dict[str, Any] | None, None]) -> None:
+    def __init__(self, changes: AsyncGenerator[dict[str, Any], None]) -> None:
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._found: list[dict[str, Any]] = []
         self._error: CellblockError | None = None
@@ -145,14 +136,14 @@ class _Watcher:
         self._task.cancel()
         await asyncio.wait([self._task])
 
-    async def _listen(self, changes: AsyncGenerator[dict[str, Any] | None, None]) -> None:
+    async def _listen(self, changes: AsyncGenerator[dict[str, Any], None]) -> None:
         try:
             async with aclosing(changes):
                 async for change in changes:
-                    if change is None:
+                    if "start" in change:
                         self.begun.set_result(None)
                         continue
-                    self._found.append(change)
+                    self._found.append(change["filesystem"])
                     if len(self._found) >= _MOST_EVENTS:
                         raise FilesError(f"more than {_MOST_EVENTS:,} changes were not read: create a new watcher")
         except CellblockError as error:

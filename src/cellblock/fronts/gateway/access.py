@@ -47,27 +47,23 @@ def needs(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
     (``{execution}``), because any other path concerns more than that session. Other routes use `needs_of_any`, and check
     `Token.session` themselves.
     """
-
-    async def check(connection: HTTPConnection) -> Token:
-        caller = caller_of(connection)
-        check_scope(caller, scope)
-        if caller.session:
-            await check_session(connection, caller)
-        return caller
-
-    check.scope = scope  # type: ignore[attr-defined]  # for the description of the API, and for a test
-    return check
+    return _needs(scope, any_session=False)
 
 
 def needs_of_any(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
     """Return a dependency like `needs` that also admits tokens for any one session."""
+    return _needs(scope, any_session=True)
 
+
+def _needs(scope: Scope, *, any_session: bool) -> Callable[[HTTPConnection], Awaitable[Token]]:
     async def check(connection: HTTPConnection) -> Token:
         caller = caller_of(connection)
         check_scope(caller, scope)
+        if caller.session and not any_session:
+            await check_session(connection, caller)
         return caller
 
-    check.scope = scope  # type: ignore[attr-defined]
+    check.scope = scope  # type: ignore[attr-defined]  # for the description of the API, and for a test
     return check
 
 

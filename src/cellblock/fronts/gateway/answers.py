@@ -11,7 +11,8 @@ import base64
 import difflib
 import json
 import math
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Response
@@ -59,6 +60,19 @@ def packed_response(packed: Packed) -> Response:
         return Response(text, media_type="application/json")
     pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
     return StreamingResponse(in_turns(pieces), media_type="application/json")
+
+
+class Attended(StreamingResponse):
+    """A response whose parts are sent as they arrive. If the client leaves, their source is closed."""
+
+    def __init__(self, parts: AsyncGenerator[bytes, None], media_type: str) -> None:
+        super().__init__(parts, media_type=media_type)
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._parts):
+            with suppress(ClientDisconnect):
+                await while_there(receive, self.stream_response(send))
 
 
 async def in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

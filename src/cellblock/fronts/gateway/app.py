@@ -21,7 +21,6 @@ from cellblock.fronts.gateway import (
     approval_routes,
     console,
     editor_routes,
-    environment_routes,
     events,
     execution_routes,
     file_routes,
@@ -29,7 +28,6 @@ from cellblock.fronts.gateway import (
     jupyter,
     kernelspecs,
     metrics,
-    network_routes,
     notebook_routes,
     overview_routes,
     pages,
@@ -41,12 +39,12 @@ from cellblock.fronts.gateway import (
 )
 from cellblock.fronts.gateway.access import problem_for
 from cellblock.fronts.gateway.answers import invalid_response, problem_response
-from cellblock.fronts.gateway.derived_routes import derived
 from cellblock.fronts.gateway.direct import Direct
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import Guard, Refused, is_public
 from cellblock.fronts.gateway.head import with_head
 from cellblock.fronts.gateway.models import ProblemModel
+from cellblock.fronts.gateway.routes import derived
 from cellblock.fronts.gateway.tracing import Traced
 from cellblock.fronts.jupyter.kernels import JupyterKernels
 from cellblock.fronts.problems import MEDIA_TYPE, Problem
@@ -81,9 +79,7 @@ _PARTS = (
     editor_routes,
     save_routes,
     approval_routes,
-    network_routes,
     overview_routes,
-    environment_routes,
     console,
     metrics,
     jupyter,

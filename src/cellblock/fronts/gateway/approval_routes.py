@@ -19,7 +19,7 @@ router = APIRouter(tags=["Approvals"], route_class=CheckedRoute)
 
 
 async def _decided(request: Request, caller: Token, asked: Decide) -> list[str]:
-    return await link_of(request).call(replace(asked, session=caller.session, by=caller.name))
+    return await link_of(request).call(replace(asked, session=caller.session))
 
 
 async def _revoked(request: Request, caller: Token, asked: Revoke) -> list[str]:

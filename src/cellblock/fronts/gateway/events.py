@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -51,19 +51,34 @@ async def events(
     link = link_of(request)
     await link.call(Lookup(execution))  # the status reports an unknown id
     known = int(last_event_id) if last_event_id.isascii() and last_event_id.isdecimal() else after
-    return StreamingResponse(
-        _written(link.follow(Follow(execution, known))), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-    )
+    return sent_events(link.follow(Follow(execution, known)), _head)
 
 
-async def _written(found: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator[bytes]:
-    async with aclosing(with_pauses(found)) as parts:
+def _head(event: Mapping[str, Any]) -> bytes:
+    return b"id: %d\nevent: %b\n" % (event["seq"], event["kind"].encode())
+
+
+def sent_events(found: AsyncGenerator[dict[str, Any], None], head: Callable[[Mapping[str, Any]], bytes]) -> Response:
+    """Return server-sent events as an answer: comments during pauses, and a problem at the end if the source fails.
+
+    Args:
+        found: The data of the events.
+        head: Returns the lines of an event before its data.
+    """
+    return StreamingResponse(_written(found, head), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _written(
+    found: AsyncGenerator[dict[str, Any], None], head: Callable[[Mapping[str, Any]], bytes]
+) -> AsyncIterator[bytes]:
+    yield b": begun\n\n"  # so that the client knows at once that it is connected
+    async with aclosing(with_pauses(found, _HEARTBEAT)) as parts:
         try:
             async for event in parts:
                 if event is None:
                     yield b": still here\n\n"
                     continue
-                yield b"id: %d\nevent: %b\ndata: " % (event["seq"], event["kind"].encode())
+                yield head(event) + b"data: "
                 async for piece in in_turns(json_pieces(event)):
                     yield piece
                 yield b"\n\n"
@@ -71,13 +86,15 @@ async def _written(found: AsyncGenerator[dict[str, Any], None]) -> AsyncIterator
             yield b"event: problem\ndata: " + json_bytes(problem_of(error).to_dict()) + b"\n\n"
 
 
-async def with_pauses(found: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[dict[str, Any] | None, None]:
-    """Yield events as they arrive, and None during pauses."""
+async def with_pauses(
+    found: AsyncGenerator[dict[str, Any], None], seconds: float
+) -> AsyncGenerator[dict[str, Any] | None, None]:
+    """Yield events as they arrive, and None after each pause of some seconds."""
     async with aclosing(found):
         while True:
             coming = asyncio.ensure_future(anext(found, False))
             try:
-                while not (await asyncio.wait([coming], timeout=_HEARTBEAT))[0]:
+                while not (await asyncio.wait([coming], timeout=seconds))[0]:
                     yield None
             finally:
                 if not coming.done():

@@ -18,7 +18,8 @@ from cellblock.errors import CellblockError, FilesError
 from cellblock.fronts.gateway.access import check_scope, link_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
-from cellblock.fronts.gateway.routes import add, model_of
+from cellblock.fronts.gateway.models import model_of
+from cellblock.fronts.gateway.routes import add
 from cellblock.fronts.gateway.session_routes import Read, Run
 from cellblock.model.files import FileInfo
 from cellblock.operations.base import AnswerT

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from fastapi import HTTPException
+from starlette.datastructures import Headers
 from starlette.routing import Match
 
 from cellblock.errors import CellblockError
@@ -118,23 +119,23 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
-            headers = Headers(scope)
-            headers.token = take_token(scope)  # first, because refused requests are logged, too
-            check_host(headers.host, self._hosts)
+            headers, token = Headers(scope=scope), take_token(scope)  # first, because refused requests are logged, too
+            check_host(headers, self._hosts)
             check_origin(scope, headers, self._options.allowed_origins)
             upload = self._is_upload(scope)
             most, patience = self._options.max_upload if upload else self._options.max_body, self._options.patience
             if is_public(scope["path"]):
                 most, patience = _LOGIN_BYTES if is_login(scope) else 0, min(patience, _LOGIN_PATIENCE)
-            check_length(headers.length, most)
+            check_length(headers.get("content-length", ""), most)
             body = _Body(receive, most, patience, None if upload else JsonCounter())
-            caller = scope["cellblock.caller"] = self._caller(scope, headers)
+            text = self.token_in(scope, headers, token)
+            caller = scope["cellblock.caller"] = self._caller(scope, text)
             with self._counted(scope, caller):
                 taken = receive if scope["type"] == "websocket" else body
                 if caller in (_NOBODY, ANYBODY, _ONCE):
                     await self._app(scope, taken, send)
                 else:
-                    is_valid = functools.partial(self._is_valid, self.token_in(scope, headers))
+                    is_valid = functools.partial(self._is_valid, text)
                     await _Admitted(is_valid, send).run(self._app, scope, taken)
         except Refused as refused:
             await send_problem(scope, receive, send, refused.problem)
@@ -145,13 +146,19 @@ class Guard:
         """Return whether the body of a request is a file, which may be larger than other bodies."""
         return scope.get("method") in ("POST", "PUT") and any(route.matches(scope)[0] is Match.FULL for route in self._uploads)
 
-    def token_in(self, scope: Scope, headers: Headers) -> str:
-        """Return the token of a request; empty if it has none."""
-        kind, _, text = headers.authorization.partition(" ")
+    def token_in(self, scope: Scope, headers: Headers, token: str) -> str:
+        """Return the token of a request; empty if it has none.
+
+        Args:
+            scope: The request.
+            headers: Its headers.
+            token: The token in its URL.
+        """
+        kind, _, text = headers.get("authorization", "").partition(" ")
         if kind.lower() in ("bearer", "token"):
             return text.strip()
         # Browsers cannot set headers of a WebSocket, and Jupyter's clients also use the URL.
-        return headers.token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""
+        return token if scope["type"] == "websocket" or scope["path"].startswith("/api") else ""
 
     def _is_valid(self, text: str) -> bool:
         try:
@@ -159,8 +166,8 @@ class Guard:
         except CellblockError:  # unknown
             return False
 
-    def _caller(self, scope: Scope, headers: Headers) -> Token:
-        """Authenticate the caller.
+    def _caller(self, scope: Scope, text: str) -> Token:
+        """Authenticate the caller by its token.
 
         Raises:
             Refused: The request has no valid token; or none is required, but the caller is not on this machine.
@@ -171,7 +178,6 @@ class Guard:
         if not self._options.auth:
             check_local(scope)
             return ANYBODY
-        text = self.token_in(scope, headers)
         if same_token(text, self._options.token):
             return _ONCE
         found = self._check(text) if self._check is not None and text else None
@@ -298,43 +304,6 @@ class _Use:
         self.at = time.monotonic()
 
 
-class Headers:
-    """The headers that the guard checks.
-
-    Attributes:
-        host: The name by which the client knows this server.
-        origin: The origin of the sending web page, if any.
-        site: The relation of the page's site to this server's.
-        authorization: The ``Authorization`` header.
-        length: The declared length of the body, if any.
-        token: The token in the URL.
-    """
-
-    __slots__ = ("authorization", "host", "length", "origin", "site", "token")
-
-    def __init__(self, scope: Scope) -> None:
-        """Read the headers.
-
-        Raises:
-            Refused: There are two Host headers: a proxy may have checked the other one.
-        """
-        self.host = self.origin = self.authorization = self.length = self.site = self.token = ""
-        for name, value in scope["headers"]:
-            match name:
-                case b"host":
-                    if self.host:
-                        raise Refused(Problem(400, "host_refused", "a request has one Host header"))
-                    self.host = value.decode("latin-1")
-                case b"origin":
-                    self.origin = value.decode("latin-1")
-                case b"authorization":
-                    self.authorization = value.decode("latin-1")
-                case b"content-length":
-                    self.length = value.decode("latin-1")
-                case b"sec-fetch-site":
-                    self.site = value.decode("latin-1")
-
-
 class _Body:
     """A receiver of a request's body, with limits on its size, duration and pauses."""
 
@@ -367,12 +336,16 @@ class _Body:
         return message
 
 
-def check_host(host: str, known: set[str]) -> None:
+def check_host(headers: Headers, known: set[str]) -> None:
     """Check the ``Host`` header: a foreign name that resolves to this address lets a web page talk to it (DNS rebinding).
 
     Raises:
-        Refused: The header is neither an address nor a name of this machine.
+        Refused: The header is neither an address nor a name of this machine. Or there are two: a proxy may have checked the
+            other one.
     """
+    if len(hosts := headers.getlist("host") or [""]) > 1:
+        raise Refused(Problem(400, "host_refused", "a request has one Host header"))
+    (host,) = hosts
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     name = name.strip("[]").lower().rstrip(".")
     if not (name in known or name.endswith(".localhost") or _is_address(name)):
@@ -394,14 +367,14 @@ def check_origin(scope: Scope, headers: Headers, allowed: tuple[str, ...]) -> No
     Raises:
         Refused: The origin is not allowed.
     """
-    if headers.origin:
+    if origin := headers.get("origin"):
         scheme: str = scope["scheme"]
-        own = f"{scheme.replace('ws', 'http', 1)}://{headers.host}"
-        foreign = headers.origin != own and headers.origin not in allowed
+        own = f"{scheme.replace('ws', 'http', 1)}://{headers.get('host', '')}"
+        foreign = origin != own and origin not in allowed
     else:
         # Requests by a page of another origin without an Origin: pictures, scripts, forms of old browsers. A link is allowed.
         page = scope.get("method") == "GET" and scope["path"] in (*PUBLIC, CONSOLE)
-        foreign = headers.site in ("cross-site", "same-site") and not page
+        foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and not page
     if foreign:
         raise Refused(Problem(403, "origin_refused", "requests from other web sites are refused"))
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from cellblock.fronts.gateway.descriptions import describe_options
+from cellblock.fronts.gateway.descriptions import describe_options, documented
+from cellblock.model import CodeExecutionResult
+from cellblock.model.checkpoints import Changes, StateChanges
+from cellblock.model.files import FileInfo
+from cellblock.model.plain import fields_of
+from cellblock.model.sessions import PendingApproval, SessionRecord
+from cellblock.operations.data import Data
 
 MAX_SECONDS = 10_000_000
 _Tags = dict[Annotated[str, Field(max_length=1000)], Annotated[str, Field(max_length=1000)]]
@@ -41,33 +52,6 @@ class SessionCreateRequest(Strict):
 
     tags: _Tags = Field(default_factory=dict, max_length=MAX_TAGS, description="Labels.")
     options: _Options
-
-
-class KernelModel(BaseModel):
-    """A session and its kernel."""
-
-    kernel_id: str = Field(description="Its id, which is never used again.")
-    connection_file: str = Field(description="Empty: there is nothing to connect to by path.")
-    name: str | None = Field(description="Its name.")
-    created_at: str = Field(description="When it was created (ISO 8601, UTC).")
-    last_used_at: str = Field(description="When it was last used.")
-    status: str = Field(description="running, idle, dead or unknown.")
-    session_name: str | None = Field(description="Its name.")
-    attempt_count: int = Field(description="How many attempts execute/retry has made in it.")
-    branch_of: str = Field("", description="The id of the session that it branched from; empty unless it is a branch.")
-    branch_at: int = Field(0, description="The number of that session's last cell then.")
-    tags: _Tags = Field(description="Labels.")
-    age_seconds: float = Field(description="Seconds since its creation.")
-    workspace: str = Field(description="Its working directory.")
-    isolate: str = Field(description="How its kernel is isolated.")
-    kernel_type: str = Field(description="The Jupyter kernelspec; python3 for cellblock's own kernel.")
-
-
-class KernelStatusResponse(BaseModel):
-    """The status of a session."""
-
-    alive: bool = Field(description="Whether its kernel is alive.")
-    kernel: KernelModel
 
 
 class ExecuteRequest(Strict):
@@ -105,68 +89,6 @@ class SubmitRequest(ExecuteRequest):
     silent: bool = Field(False, description="Whether it leaves no trace in the session: no number, no history.")
 
 
-class ErrorInfoModel(BaseModel):
-    """An exception."""
-
-    ename: str
-    evalue: str
-    traceback: list[str]
-
-
-class OutputItemModel(BaseModel):
-    """One output."""
-
-    kind: str
-    text: str | None
-    name: str | None
-    data: dict[str, Any] = Field(description="MIME bundle; binary values are base64.")
-    metadata: dict[str, Any]
-    display_id: str | None
-
-
-class AttemptSnapshotModel(BaseModel):
-    """One attempt."""
-
-    attempt: int
-    code: str
-    status: str
-    output: str
-    stderr: str
-    error: ErrorInfoModel | None
-
-
-class ExecutionResultModel(BaseModel):
-    """The result of an execution."""
-
-    status: str = Field(description="success, error, timeout, interrupted or max_attempts_exceeded, among others.")
-    text: str | None = Field(description="All output, as a person would see it.")
-    output: str = Field(description="The text written to stdout.")
-    stderr: str = Field(description="The text written to stderr.")
-    error: ErrorInfoModel | None = Field(description="The exception, or what ended the kernel.")
-    return_value: str | None = Field(description="The last expression's value as plain text.")
-    execution_count: int | None = Field(description="IPython's counter.")
-    duration_ms: int = Field(description="Duration in milliseconds.")
-    outputs: list[OutputItemModel] = Field(description="All outputs in order.")
-    attempts: list[AttemptSnapshotModel] = Field(description="The attempts, if there were retries.")
-    truncated: bool = Field(description="Whether something was left out because it was too large.")
-    recovery: str | None = Field(description="How the code was stopped, if it was.")
-    images: list[str] = Field(description="Paths of the written PNG files.")
-    spilled: list[str] = Field(description="Files with outputs that were too large for the result.")
-    exit_status: int | None = Field(
-        None, description="If the code ended the kernel's process: its exit status, or minus the number of a signal."
-    )
-    not_undoable: str = Field("", description="Why the code cannot be undone exactly; empty if it can be.")
-
-
-class HistoryEntryModel(BaseModel):
-    """A cell that ran."""
-
-    code: str
-    status: str
-    execution_count: int | None
-    abandoned: bool = Field(description="Whether the session went back to a state before it.")
-
-
 class Done(BaseModel):
     """Whether there was something to do."""
 
@@ -181,3 +103,70 @@ class ProblemModel(BaseModel):
     status: int
     detail: str = Field(description="What happened and what to do.")
     code: str = Field(description="The kind of problem, a stable name for programs.")
+
+
+_MODELS: dict[type, type[BaseModel]] = {}
+"""Models of classes of `model`, made when they are needed."""
+
+_MODEL_NAMES: dict[type, str] = {
+    Changes: "FilesChanged",
+    CodeExecutionResult: "ExecutionResultModel",
+    FileInfo: "FileModel",
+    PendingApproval: "PendingModel",
+    SessionRecord: "KernelModel",
+    StateChanges: "ChangesModel",
+}
+_NOT_SHOWN: dict[type, set[str]] = {PendingApproval: {"state"}}
+"""Fields that the description leaves out."""
+
+_ADDED: dict[type, dict[str, Any]] = {
+    SessionRecord: {
+        "session_name": (str, Field(description="Its name, for compatibility with KernelBox.")),
+        "age_seconds": (float, Field(description="Seconds since its creation.")),
+    }
+}
+"""Fields of answers that the class does not store."""
+
+
+def model_of(kind: type) -> type[BaseModel]:
+    """Return the model of a `model` class."""
+    if kind not in _MODELS:
+        text, explained = documented(kind)
+        fields = {
+            name: (shown(hint), Field(description=explained.get(name)))
+            for name, hint in fields_of(kind).items()
+            if name not in _NOT_SHOWN.get(kind, ())
+        } | _ADDED.get(kind, {})
+        name = _MODEL_NAMES.get(kind, f"{kind.__name__.removesuffix('Record')}Model")
+        _MODELS[kind] = create_model(name, __doc__=text, **cast("dict[str, Any]", fields))
+    return _MODELS[kind]
+
+
+def shown(hint: Any) -> Any:
+    """Return a type with models in place of `model` classes."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Data:
+        return model_of(arguments[0])
+    if dataclasses.is_dataclass(hint):
+        return model_of(cast("type", hint))
+    if origin in (list, tuple):
+        return list[shown(arguments[0])]  # type: ignore[misc]
+    if origin is Mapping:
+        return dict[str, shown(arguments[1])]  # type: ignore[misc]
+    if hint in (Path, Path | str):
+        return str
+    if hint is bytes:
+        return Annotated[str, Field(description="base64")]
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(map(shown, arguments))]  # noqa: UP007
+    return hint
+
+
+ExecutionResultModel = model_of(CodeExecutionResult)
+KernelModel = model_of(SessionRecord)
+KernelStatusResponse = create_model(
+    "KernelStatusResponse",
+    __doc__="The status of a session.",
+    alive=(bool, Field(description="Whether its kernel is alive.")),
+    kernel=(KernelModel, ...),
+)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.responses import StreamingResponse
 
-from cellblock.errors import CellblockError
 from cellblock.fronts.gateway.access import link_of
-from cellblock.fronts.gateway.answers import in_turns, json_bytes, json_pieces
 from cellblock.fronts.gateway.bodies import CheckedRoute
-from cellblock.fronts.gateway.events import with_pauses
+from cellblock.fronts.gateway.events import sent_events
 from cellblock.fronts.gateway.routes import add
 from cellblock.fronts.gateway.session_routes import ReadAny
-from cellblock.fronts.problems import problem_of
 from cellblock.model.overview import FoundSession
 from cellblock.operations.data import Data
 from cellblock.operations.overview import SearchSessions, Watch
@@ -62,29 +58,19 @@ async def events(
     reconnects with the id of the last event misses nothing.
     """
     changes = _changes(link_of(request), last_event_id or after, caller)
-    return StreamingResponse(changes, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+    return sent_events(changes, lambda change: b"id: %b\n" % change["position"].encode())
 
 
-async def _changes(link: SessionLink, after: str, caller: Token) -> AsyncIterator[bytes]:
+async def _changes(link: SessionLink, after: str, caller: Token) -> AsyncGenerator[dict[str, Any], None]:
     until = asyncio.get_running_loop().time() + _LONGEST
-    try:
-        async with aclosing(with_pauses(link.follow(Watch(after)))) as parts:
-            yield b": begun\n\n"  # so that the client knows at once that it is connected
-            while (left := until - asyncio.get_running_loop().time()) > 0:
-                try:
-                    async with asyncio.timeout(left):
-                        change = await anext(parts)
-                except (TimeoutError, StopAsyncIteration):
-                    return
-                if change is None:
-                    yield b": still here\n\n"
-                    continue
-                yield b"id: %b\ndata: " % change["position"].encode()
-                async for piece in in_turns(json_pieces(seen_by(caller, change))):
-                    yield piece
-                yield b"\n\n"
-    except CellblockError as error:
-        yield b"event: problem\ndata: " + json_bytes(problem_of(error).to_dict()) + b"\n\n"
+    async with aclosing(link.follow(Watch(after))) as changes:
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    change = await anext(changes)
+            except (TimeoutError, StopAsyncIteration):
+                return
+            yield seen_by(caller, change)
 
 
 def seen_by(caller: Token, change: dict[str, Any]) -> dict[str, Any]:

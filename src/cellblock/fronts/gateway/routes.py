@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import types
 import typing
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi import Request as HttpRequest
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, create_model
 from starlette.requests import ClientDisconnect
 
 from cellblock.errors import AccessError, CellblockError
 from cellblock.fronts.gateway.access import link_of, needs, needs_of_any
 from cellblock.fronts.gateway.answers import json_response, packed_response, while_there
+from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.descriptions import documented
-from cellblock.fronts.gateway.models import Done, ExecutionResultModel, HistoryEntryModel, KernelModel, Strict
-from cellblock.model import CodeExecutionResult, HistoryEntry
-from cellblock.model.checkpoints import Changes, StateChanges
-from cellblock.model.files import FileInfo
-from cellblock.model.plain import fields_of
-from cellblock.model.sessions import PendingApproval, SessionRecord
+from cellblock.fronts.gateway.models import Done, Strict, shown
+from cellblock.model.sessions import SessionRecord
+from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Limits, Request, Route
-from cellblock.operations.data import Data, answer_type
+from cellblock.operations.data import answer_type
 from cellblock.service.store.tokens import Scope, Token
 
 _RequestT = TypeVar("_RequestT", bound=Request[Any])
@@ -66,22 +62,6 @@ _NAMES = {
 }
 """Names that there were before routes were made from operations: programs made from the description use them."""
 
-_MODELS: dict[type, type[BaseModel]] = {
-    CodeExecutionResult: ExecutionResultModel,
-    HistoryEntry: HistoryEntryModel,
-    SessionRecord: KernelModel,
-}
-"""Models of classes of `model`. Those that are not here are made when they are needed."""
-
-_MODEL_NAMES: dict[type, str] = {
-    Changes: "FilesChanged",
-    FileInfo: "FileModel",
-    PendingApproval: "PendingModel",
-    StateChanges: "ChangesModel",
-}
-_NOT_SHOWN: dict[type, set[str]] = {PendingApproval: {"state"}}
-"""Fields that the description leaves out."""
-
 
 def add(
     router: APIRouter,
@@ -105,12 +85,12 @@ def add(
     route = kind.route
     assert route is not None
     path, names = route.path.removeprefix(router.prefix), _names(kind)
-    shown, text = _shown(answer_type(kind)), documented(kind)[0]
+    answers, text = shown(answer_type(kind)), documented(kind)[0]
     router.add_api_route(
         path,
         _endpoint(kind, route, answer, (needs_of_any if any_session else needs)(cast("Scope", route.scope))),
         methods=[route.method],
-        response_model=model or (_within(names.answer, text, route.within, shown) if route.within else shown),
+        response_model=model or (_within(names.answer, text, route.within, answers) if route.within else answers),
         summary=route.summary,
         description=text,
         name=names.function,
@@ -124,6 +104,8 @@ def _endpoint(kind: type[_RequestT], route: Route, answer: Answer[_RequestT] | N
 
     async def endpoint(request: HttpRequest, caller: Token, wanted: BaseModel | None = None, **given: Any) -> Response:
         check_others(route, caller)
+        if "by" in route.without:
+            given["by"] = caller.name
         for name, value in wanted or ():
             if value is not None:
                 given[name] = tuple(value) if isinstance(value, list) else value
@@ -237,42 +219,10 @@ def _limited(hint: Any, limits: Limits) -> Any:
 # -- what is answered --------------------------------------------------------------------------------------------------
 
 
-def model_of(kind: type) -> type[BaseModel]:
-    """Return the model of a `model` class."""
-    if kind not in _MODELS:
-        text, explained = documented(kind)
-        fields = {
-            name: (_shown(hint), Field(description=explained.get(name)))
-            for name, hint in fields_of(kind).items()
-            if name not in _NOT_SHOWN.get(kind, ())
-        }
-        name = _MODEL_NAMES.get(kind, f"{kind.__name__.removesuffix('Record')}Model")
-        _MODELS[kind] = create_model(name, __doc__=text, **cast("dict[str, Any]", fields))
-    return _MODELS[kind]
-
-
-def _within(name: str, text: str, field: str, shown: Any) -> type[BaseModel]:
+def _within(name: str, text: str, field: str, answers: Any) -> type[BaseModel]:
     """Return the model of an answer nested in an object."""
-    fields: dict[str, Any] = {field: (shown, ...)}
-    return Done if (field, shown) == ("done", bool) else create_model(name, __doc__=text, **fields)
-
-
-def _shown(hint: Any) -> Any:
-    """Return a type with models in place of `model` classes."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Data:
-        return model_of(arguments[0])
-    if dataclasses.is_dataclass(hint):
-        return model_of(cast("type", hint))
-    if origin in (list, tuple):
-        return list[_shown(arguments[0])]  # type: ignore[misc]
-    if origin is Mapping:
-        return dict[str, _shown(arguments[1])]  # type: ignore[misc]
-    if hint == Path | str:
-        return str
-    if origin in (typing.Union, types.UnionType):
-        return typing.Union[tuple(map(_shown, arguments))]  # noqa: UP007
-    return hint
+    fields: dict[str, Any] = {field: (answers, ...)}
+    return Done if (field, answers) == ("done", bool) else create_model(name, __doc__=text, **fields)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
@@ -285,3 +235,27 @@ def _names(kind: type[Request[Any]]) -> _Names:
         names.request or f"{kind.__name__}Request",
         names.answer or f"{kind.__name__}Response",
     )
+
+
+# -- what needs no code ------------------------------------------------------------------------------------------------
+
+_TAGS = {"executions": "Execution", "saving": "Sessions"}
+"""Groups in the description, by module of the operations, if they are not the module's name."""
+
+
+def derived(others: Iterable[APIRouter]) -> APIRouter:
+    """Return a router for all operations with a route that is in none of the other routers."""
+    known = [route for other in others for route in other.routes if isinstance(route, APIRoute)]
+    taken = {(method, route.path) for route in known for method in route.methods or ()}
+    router = APIRouter(route_class=CheckedRoute)
+    for kind in OPERATIONS.values():
+        if kind.route is not None and (kind.route.method, kind.route.path) not in taken:
+            add(router, kind, tag=_tag(kind, kind.route))
+    return router
+
+
+def _tag(kind: type[Request[Any]], route: Route) -> str:
+    if route.path.startswith("/kernels"):
+        return "Kernels"
+    module = kind.__module__.rpartition(".")[2]
+    return _TAGS.get(module, module.capitalize())

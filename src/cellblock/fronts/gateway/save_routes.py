@@ -22,7 +22,7 @@ from cellblock.errors import StoreError
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
-from cellblock.fronts.gateway.routes import model_of
+from cellblock.fronts.gateway.models import model_of
 from cellblock.fronts.gateway.session_routes import Read, Run
 from cellblock.model.saving import LoadReport
 from cellblock.operations.saving import Export, Load, Save

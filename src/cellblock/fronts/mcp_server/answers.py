@@ -8,11 +8,11 @@ are in `_meta`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mcp_types import CallToolResult, ContentBlock, ImageContent, TextContent
+from mcp_types import CallToolResult, ImageContent, TextContent
 
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError
@@ -41,29 +41,25 @@ _IMAGE_BYTES = 600_000
 """Bytes of all pictures of an answer. Some clients refuse more than 1 MiB, and base64 takes a third more."""
 
 
-def text(shown: str, *, error: bool = False, **facts: Any) -> CallToolResult:
-    """Return an answer that consists of text.
+def text(
+    shown: str, handle: str = "", pictures: Sequence[ImageContent] = (), *, error: bool = False, **facts: object
+) -> CallToolResult:
+    """Return an answer with a text.
 
     Args:
-        shown: The text.
+        shown: The text. It stays one block: some clients join blocks without a space.
+        handle: The handle of the client's session, if the client needs it.
+        pictures: Pictures.
         error: Whether the call has failed.
         facts: Facts for programs. A model does not see them.
     """
-    return _answer([TextContent(type="text", text=shown)], error, facts)
-
-
-def _answer(content: list[ContentBlock], error: bool, facts: Mapping[str, object]) -> CallToolResult:
-    told = {name: value for name, value in facts.items() if value not in ("", None, [], {})}
-    return CallToolResult(content=content, is_error=error, _meta={META: told} if told else None)
-
-
-def with_handle(shown: str, handle: str) -> str:
-    """Append the handle of the client's session to a text, if the client needs it."""
-    return f"[session {handle}]\n{shown}" if handle else shown
+    told = {name: value for name, value in {**facts, "session": handle}.items() if value not in ("", None, [], {})}
+    block = TextContent(type="text", text=f"[session {handle}]\n{shown}" if handle else shown)
+    return CallToolResult(content=[block, *pictures], is_error=error, _meta={META: told} if told else None)
 
 
 def with_notes(answer: CallToolResult, notes: Sequence[str]) -> CallToolResult:
-    """Append lines to the text of an answer. It stays one block: some clients join blocks without a space."""
+    """Append lines to the text of an answer."""
     first = answer.content[0]
     assert isinstance(first, TextContent)
     first.text = "\n".join([first.text, *notes])
@@ -94,7 +90,8 @@ def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
     if outside:
         lines += ["Allowed meanwhile, and not undone:", *outside]
     return text(
-        with_handle("\n".join(lines), handle),
+        "\n".join(lines),
+        handle,
         status=verb.lower(),
         execution_count=what.execution_count,
         cells=len(what.cells),
@@ -102,7 +99,6 @@ def undone(what: Undone, handle: str, verb: str = "Undone") -> CallToolResult:
         files_left=what.files_left,
         trash=what.trash,
         outside=outside,
-        session=handle,
     )
 
 
@@ -126,7 +122,7 @@ def running(number: str, said: str, most: int, handle: str) -> CallToolResult:
         handle: The session's handle, if the client needs it.
     """
     shown = f"The code is still running. Call this tool again with cell={number!r} to wait for it.\n{said[-most:]}"
-    return text(with_handle(shown.rstrip("\n"), handle), status="running", cell=number, session=handle)
+    return text(shown.rstrip("\n"), handle, status="running", cell=number)
 
 
 async def cell(
@@ -167,18 +163,18 @@ async def cell(
     if as_files or not result.ok:  # errors are texts only: model APIs refuse pictures in them
         pictures, left_out = [], len(pictures) + left_out
     lines = [shown, *([_not_shown(result, left_out)] if left_out else [])]
-    # One block of text: some clients join blocks without a space.
-    content: list[ContentBlock] = [TextContent(type="text", text=with_handle("\n".join(lines), handle)), *pictures]
     changed, deleted = await _changes(clients, session) if not result.state_lost else ({}, [])
-    facts = {
-        "status": result.status,
-        "execution_count": result.execution_count,
-        "changed": changed,
-        "deleted": deleted,
-        "state_lost": result.state_lost or None,
-        "session": handle,
-    }
-    return _answer(content, not result.ok, facts)
+    return text(
+        "\n".join(lines),
+        handle,
+        pictures,
+        error=not result.ok,
+        status=result.status,
+        execution_count=result.execution_count,
+        changed=changed,
+        deleted=deleted,
+        state_lost=result.state_lost or None,
+    )
 
 
 def _output(result: CodeExecutionResult, most: int, kept: str) -> str:

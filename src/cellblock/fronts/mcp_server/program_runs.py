@@ -99,10 +99,5 @@ async def _answer(clients: Clients, session: SessionRecord, result: ExecResult, 
             kept = ""
         what = "Its beginning and end" if result.truncated else "All of it"
         shown = answers.cut(shown, most, f"{what}: {kept}" if kept else "")
-    return answers.text(
-        answers.with_handle(shown, handle),
-        error=result.status != "exited",
-        status=result.status,
-        exit_code=result.exit_code,
-        session=handle,
-    )
+    failed = result.status != "exited"
+    return answers.text(shown, handle, error=failed, status=result.status, exit_code=result.exit_code)

@@ -135,8 +135,8 @@ class Tools:
 
         async def register() -> CallToolResult:
             registered = await self._clients.ask(RegisterServer(record.kernel_id, server_name, params))
-            shown = answers.with_handle(_registered(server_name, registered, ignored), handle)
-            return answers.text(shown, server=server_name, tools=registered["tools"], session=handle)
+            shown = _registered(server_name, registered, ignored)
+            return answers.text(shown, handle, server=server_name, tools=registered["tools"])
 
         key = ("register", record.kernel_id, server_name, json.dumps(params, sort_keys=True))
         return await self._in_time(key, register, "register_mcp_server", ctx, handle)
@@ -154,7 +154,7 @@ class Tools:
         """
         record = await self._clients.session(session)
         found = await self._clients.ask(SearchTools(record.kernel_id, words, tuple(tools or ()), module))
-        return answers.text(answers.with_handle(found, "" if session else self._handle(record.name)))
+        return answers.text(found, "" if session else self._handle(record.name))
 
     async def install_package(
         self,
@@ -169,7 +169,7 @@ class Tools:
         async def install() -> CallToolResult:
             result = await self._clients.ask(Install(record.kernel_id, (package_name,), milliseconds(_INSTALLING)))
             shown = f"{package_name} is installed." if result.ok else result.for_model(5000)
-            return answers.text(answers.with_handle(shown, handle), error=not result.ok, status=result.status, session=handle)
+            return answers.text(shown, handle, error=not result.ok, status=result.status)
 
         return await self._in_time(("install", record.kernel_id, package_name), install, "install_package", ctx, handle)
 
@@ -177,9 +177,8 @@ class Tools:
         """Start a fresh kernel, without variables and imports. Files, installed packages and registered servers stay."""
         record = await self._clients.session(session)
         await self._clients.ask(Restart(record.kernel_id))
-        handle = self._handle(record.name)
-        shown = answers.with_handle("The kernel is fresh: variables and imports are lost.", handle)
-        return answers.text(shown, status="reset", session=handle)
+        shown = "The kernel is fresh: variables and imports are lost."
+        return answers.text(shown, self._handle(record.name), status="reset")
 
     async def undo(
         self,
@@ -231,7 +230,7 @@ class Tools:
         if (answer := await self._clients.work.answer(key, begin, seconds)) is not None:
             return answer
         shown = f"Still running. Call {tool} again with the same arguments to wait for it."
-        return answers.text(answers.with_handle(shown, handle), status="running", session=handle)
+        return answers.text(shown, handle, status="running")
 
     def _handle(self, name: str) -> str:
         return name if self._options.transport == "http" else ""
