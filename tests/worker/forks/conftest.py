@@ -1,13 +1,21 @@
-"""Programs that are copied, each in a fork of a process that has imported what they need."""
+"""Sessions that are copied, and programs, each in a fork of a process that has imported what they need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from cellblock import Host, Session
 from scripts import Script
 from warm_python import WarmPython
+
+
+@pytest.fixture
+async def session(host: Host) -> AsyncIterator[Session]:
+    """A fresh session on a warm host, with a copy after each cell."""
+    async with host.session() as session:
+        yield session
 
 
 @pytest.fixture(scope="package")

@@ -265,7 +265,10 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
     async def _keep_present(self) -> None:
         while self._outdated and self._cells.state == "running":
             self._outdated = False
+            # The files are examined at once, while the kernel forks, as what others change later is not the cell's; and again
+            # if tasks may have changed files meanwhile.
             again, before, state, rested = self._moved_on, self.present(), self._cells.past.state, False
+            files = None if again else self.filing.keep()
             if again and before is None:
                 again = False
                 self._cells.past.begin()
@@ -276,12 +279,15 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
                     self._cells.past.begin()  # no cell may count as begun in the last cell's state
                 elif checkpoint is None and again and not self.skipped:
                     checkpoint, rested = before, True  # nothing ran
-            # Not while the kernel forks: a task can write until then, and have ended, so that the kernel does not report it.
-            await self._keep_files(checkpoint, rested)
+                if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
+                    if (snapshot := await self.filing.result(files)) is not None:
+                        self._every.files.drop(snapshot)
+                    files = None
+            await self._keep_files(files or self.filing.keep(), checkpoint, rested)
 
-    async def _keep_files(self, checkpoint: Checkpoint | None, rested: bool) -> None:
+    async def _keep_files(self, files: asyncio.Task[Snapshot | None], checkpoint: Checkpoint | None, rested: bool) -> None:
         """Attach the files to the current state's checkpoint, or record them as the fresh kernel's."""
-        snapshot = await self.filing.result(self.filing.keep())
+        snapshot = await self.filing.result(files)
         if self._outdated or snapshot is None:
             if snapshot is not None:
                 self._every.files.drop(snapshot)
