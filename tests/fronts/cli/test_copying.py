@@ -16,6 +16,7 @@ import pytest
 import cellblock
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli import file_commands, main
+from cellblock.fronts.cli.progress import Progress
 from cellblock.operations import reading
 from suite import first_quick
 
@@ -121,3 +122,12 @@ def test_an_upload_that_is_interrupted_leaves_nothing(workspace: Path, tmp_path:
     assert process.returncode == 130, said
     assert b"Traceback" not in said
     assert {*os.listdir(workspace)} == before
+
+
+def test_how_far_it_is() -> None:
+    progress = Progress("reading f")
+    assert progress.line.startswith("reading f … ")
+    progress.advance(1024, 4096)
+    assert progress.line.startswith("reading f [#####...............] 25% of 4,096 bytes … ")
+    progress.advance(0, 0)
+    assert "[####################] 100% of 0 bytes" in progress.line

@@ -63,7 +63,7 @@ def get(
     with connected() as connection:
         for number, path in enumerate(paths, 1):
             with Progress(f"reading {path} ({number} of {len(paths)})") as progress:
-                parts = received(connection, session, path)
+                parts = received(connection, session, path, progress)
                 if to == "-":
                     _print(parts, progress)
                     continue
@@ -106,8 +106,8 @@ def put(
     with connected() as connection:
         for number, (source, name) in enumerate(files, 1):
             target = os.path.normpath(os.path.join(to, name))
-            with Progress(f"writing {target} ({number} of {len(files)})"):
-                written = send(connection, session, source, target)
+            with Progress(f"writing {target} ({number} of {len(files)})") as progress:
+                written = send(connection, session, source, target, progress)
             copied.append({"file": os.path.abspath(source), "path": written["path"], "size": written["size"]})
             _tell(written["path"], written["size"], as_json)
     return finish({"files": copied}, "", as_json)
@@ -167,7 +167,7 @@ def rm(
     return finish({"removed": paths}, "", as_json)
 
 
-def received(connection: SessionConnection, session: str, path: str) -> Iterator[bytes]:
+def received(connection: SessionConnection, session: str, path: str, progress: Progress) -> Iterator[bytes]:
     """Yield a file of a session, part by part.
 
     Raises:
@@ -175,10 +175,12 @@ def received(connection: SessionConnection, session: str, path: str) -> Iterator
     """
     reading = FileReading(session, path)
     while (request := reading.next) is not None:
-        yield reading.take(connection.call(request))
+        data = reading.take(connection.call(request))
+        progress.advance(reading.offset, reading.size or 0)
+        yield data
 
 
-def send(connection: SessionConnection, session: str, source: str, target: str) -> Any:
+def send(connection: SessionConnection, session: str, source: str, target: str, progress: Progress) -> Any:
     """Copy a local file into a session; return its description there.
 
     Raises:
@@ -188,9 +190,12 @@ def send(connection: SessionConnection, session: str, source: str, target: str) 
     upload = secrets.token_hex(16)
     try:
         with _readable(source) as file:
+            size, sent = os.fstat(file.fileno()).st_size, 0
             part = file.read(_PART)
             while following := file.read(_PART):
                 connection.call(WritePart(session, target, upload), part)
+                sent += len(part)
+                progress.advance(sent, size)
                 part = following
         return connection.call(WritePart(session, target, upload, more=False), part)
     except BaseException:  # also Ctrl-C, which may have interrupted a request on this connection

@@ -14,6 +14,7 @@ from cellblock.common.terminal import printable
 
 _PATIENCE = 1.0
 _EVERY = 0.2
+_BAR = 20
 
 
 class Progress:
@@ -29,6 +30,7 @@ class Progress:
     def __init__(self, text: str) -> None:
         self.text = text
         self.find_text: Callable[[], str] | None = None
+        self._bar = ""
         self._begun = time.monotonic()
         self._done = threading.Event()
         self._lock = threading.Lock()
@@ -43,6 +45,11 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.hide()
+
+    def advance(self, done: int, size: int) -> None:
+        """Show a bar after the text: how many of `size` bytes are done."""
+        share = min(done / size, 1.0) if size else 1.0
+        self._bar = f" [{'#' * round(share * _BAR):.<{_BAR}}] {share:.0%} of {size:,} bytes"
 
     def hide(self) -> None:
         """Remove the line permanently."""
@@ -66,11 +73,15 @@ class Progress:
                 self._show()
             self._done.wait(_EVERY)
 
+    @property
+    def line(self) -> str:
+        """What is shown now, at any length."""
+        return f"{self.text}{self._bar} … {time.monotonic() - self._begun:.0f} s"
+
     def _show(self) -> None:
-        line = f"{self.text} … {time.monotonic() - self._begun:.0f} s"
         width = _width()
         self._shown = True
-        sys.stderr.write("\r\x1b[K" + printable(line, lines=False)[: width - 1])
+        sys.stderr.write("\r\x1b[K" + printable(self.line, lines=False)[: width - 1])
         sys.stderr.flush()
 
 
