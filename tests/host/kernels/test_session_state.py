@@ -17,10 +17,10 @@ from cellblock.host.kernels.state_events import (
     Dropped,
     Event,
     Filed,
-    Finalized,
     Going,
     Numbered,
     Placed,
+    RedosDropped,
     Saved,
     Undid,
     Unsent,
@@ -181,7 +181,7 @@ def test_a_state_is_read_as_it_was_from_any_point_on(seed: int) -> None:
             case 10:
                 state.commit(Called(number, "call"))
             case 11 if state.redos:
-                state.commit(Finalized(chance.randint(0, 2)))
+                state.commit(RedosDropped(chance.randint(0, 2)))
             case 12:
                 state.begin(f"1/{number}", looks=True)
             case _:

@@ -18,9 +18,9 @@ from cellblock.host.kernels.state_events import (
     Copied,
     Dropped,
     Event,
-    Finalized,
     Going,
     Placed,
+    RedosDropped,
     Renewed,
     Saved,
     Stayed,
@@ -241,7 +241,7 @@ class Model(StateWriter):
         for undid in self.state.redos:
             for one in undid.checkpoints:
                 self.copies.pop(one, None)
-        self.state.commit(Finalized(0))
+        self.state.commit(RedosDropped(0))
 
     def rewrite(self, state: SessionState | None = None) -> None:
         """See `StateWriter`."""

@@ -12,7 +12,7 @@ from cellblock.errors import CheckpointError, InvalidInputError, UnknownCheckpoi
 from cellblock.host.checkpoints.branches import BranchDirectory, check_whole
 from cellblock.host.kernels.family import Refusal
 from cellblock.host.kernels.pairs import Instant
-from cellblock.host.kernels.state_events import Copied, Dropped, Filed, Finalized, Going, Saved, Undid, Way
+from cellblock.host.kernels.state_events import Copied, Dropped, Filed, Going, RedosDropped, Saved, Undid, Way
 from cellblock.host.kernels.stopping import answer_to
 from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 from cellblock.walls.sandbox.paths import is_inside
@@ -395,7 +395,7 @@ class CheckpointList:
         """Drop all undos that can be reverted. Return whether there were any."""
         if not self.redos:
             return False
-        self.past.commit(Finalized(0))
+        self.past.commit(RedosDropped(0))
         return not self.redos
 
     def add(self, saved: Saved, copy: Copy) -> Checkpoint:

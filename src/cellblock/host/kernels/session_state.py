@@ -18,13 +18,13 @@ from cellblock.host.kernels.state_events import (
     Ended,
     Event,
     Filed,
-    Finalized,
     Forked,
     Going,
     Looked,
     Merged,
     Numbered,
     Placed,
+    RedosDropped,
     Renewed,
     Rested,
     Saved,
@@ -317,7 +317,7 @@ class SessionState:
             case Undid():
                 there = tuple(self.checkpoints.pop(one) for one in event.checkpoints)
                 self.redos, self._redos_end = [*self.redos, event._replace(saved=there)], False
-            case Finalized(left):
+            case RedosDropped(left):
                 self.redos = self.redos[max(len(self.redos) - left, 0) :]
             case Stayed():
                 self.going = None

@@ -244,7 +244,7 @@ class Undid(NamedTuple):
         return self.saved[-1].id in copies and (self.trash is None or None not in (self.before, self.after))
 
 
-class Finalized(NamedTuple):
+class RedosDropped(NamedTuple):
     """Only a number of the last undos can still be reverted."""
 
     left: int
@@ -278,7 +278,7 @@ Event: TypeAlias = (
     | Renewed
     | Abandoned
     | Undid
-    | Finalized
+    | RedosDropped
     | Stayed
     | Called
 )

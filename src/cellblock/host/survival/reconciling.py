@@ -15,9 +15,9 @@ from cellblock.host.kernels.state_events import (
     Abandoned,
     Dropped,
     Event,
-    Finalized,
     Going,
     Placed,
+    RedosDropped,
     Renewed,
     Rested,
     Saved,
@@ -105,7 +105,7 @@ def reconcile(state: SessionState, world: World) -> Steps:
     lost: list[Event] = [Dropped(one) for one in state.checkpoints if one not in there]
     redoable = [*takewhile(lambda undid: undid.can_continue(world.copies), reversed(state.redos))]
     if len(redoable) < len(state.redos):
-        lost.append(Finalized(len(redoable)))
+        lost.append(RedosDropped(len(redoable)))
     happened = _unrecorded(state, world) if world.kernel else []
     changed = any(isinstance(event, (Went, Renewed)) for event in happened)
     going = None if changed else state.going
