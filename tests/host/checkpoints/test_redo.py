@@ -51,9 +51,10 @@ async def test_redo_takes_undos_back_one_after_the_other(zygote_host: Host, tmp_
 
 async def test_the_next_cell_ends_redo(zygote_host: Host) -> None:
     async with zygote_host.session() as session:
+        await session.execute("x = 0")
         await session.execute("x = 1")
         await session.undo()
-        await session.variables()  # only looks
+        await session.variables()  # only looks, and is followed by another checkpoint
         await session.redo()
         await session.undo()
         await session.execute("y = 1")

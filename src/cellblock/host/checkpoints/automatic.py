@@ -376,9 +376,10 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
             del self._reasons[state]
 
     def _make_room(self, made: Checkpoint, before: list[Checkpoint]) -> None:
-        """Drop checkpoints that the new one makes redundant: the oldest, and others after the same cell."""
+        """Drop checkpoints that the new one makes redundant: the oldest, and others after the same cell that no redo needs."""
+        needed = {undid.since for undid in self._cells.past.redoable}
         for one in before:
-            if one.moment.last == made.moment.last:
+            if one.moment.last == made.moment.last and one.moment.state not in needed:
                 one.discard()
         if before and before[-1].alive:
             self._budget.spend(before[-1])
