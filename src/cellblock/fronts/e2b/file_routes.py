@@ -11,7 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cellblock.fronts.e2b.contexts import Contexts
 
 _PART = 4 * 1024 * 1024
+_IN_MEMORY, _MOST_FIELDS = 64 * 1024, 16
 _USERS = ("", "user")
 
 
@@ -63,13 +65,30 @@ async def upload(request: Request) -> Response:
         return JSONResponse([await _write(contexts, given, _plain(request), most)])
     if kind != "multipart/form-data":
         raise InvalidInputError("the Content-Type must be multipart/form-data or application/octet-stream")
-    async with request.form() as form:
+    form = await _form(request)
+    try:
         files = [file for file in form.getlist("file") if isinstance(file, UploadFile)]  # others are left out, as by envd
         if not files:
             raise InvalidInputError("the body has no file in a field of the name 'file'")
         if given and len(files) > 1:
             raise InvalidInputError("path is for one file: the names of several are in the body")
         return JSONResponse([await _write(contexts, given or file.filename or "", _pieces(file), most) for file in files])
+    finally:
+        await form.close()
+
+
+async def _form(request: Request) -> FormData:
+    """Parse a form. Its files, a thousand at most, are in memory up to 64 KiB each, and in temporary files above.
+
+    Raises:
+        InvalidInputError: The body is not a form, or has too many parts.
+    """
+    parser = MultiPartParser(request.headers, request.stream(), max_fields=_MOST_FIELDS)
+    parser.spool_max_size = _IN_MEMORY  # `Request.form` would keep a megabyte of each in memory
+    try:
+        return await parser.parse()
+    except MultiPartException as error:
+        raise InvalidInputError(error.message) from None
 
 
 async def _pieces(file: UploadFile) -> AsyncIterator[bytes]:
