@@ -335,6 +335,8 @@ class Parked:
     same state."""
     same: bool = False
     """Whether nothing has run since the last copy, so that no other one was made (`Park.again`)."""
+    ran: bool = False
+    """Whether something that the last cell left may have run after it, even if it has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class Worker:
         self._idle_since = -_SOON
         self._standstill: Standstill | None = None
         self._left_running = False
-        """Whether the last cell left code that runs, and which may have ended before the next copy."""
+        """Whether the last cell left something that runs, since no copy was made after it."""
         self._questions = Questions(shell, self._interrupter)
         self._asker = Requester(self._channel, outbox, self._waiting.append)
 
@@ -373,6 +373,7 @@ class Worker:
         """Create a copy of this process, and answer; or continue as a kernel created from the copy."""
         soon = time.monotonic() - self._idle_since < _SOON
         GATE.shut += 1
+        ran, self._left_running = self._left_running, False  # before the fork
         try:
             same = request.again and self._standstill is not None and self._standstill.lasts()
             refusal, pending, anew = None, True, None
@@ -385,11 +386,12 @@ class Worker:
             elif refusal is not None:
                 self._outbox.send(Parked(refusal, pending))
             else:
-                self._outbox.send(Parked(pending=pending, same=same))
+                self._outbox.send(Parked(pending=pending, same=same, ran=ran))
                 if soon and not same:
                     hot_pages.copy(self._channel.readable)
                 timers = fork_safety.timers_run() or GATE.waited_for
-                self._standstill = Standstill(self.loop, self._channel.fileno()) if pending and not timers else None
+                changing = (pending or ran) and not timers
+                self._standstill = Standstill(self.loop, self._channel.fileno()) if changing else None
                 if pending and not self._waiting:
                     self._channel.wait()
             self._idle_since = time.monotonic()
@@ -404,8 +406,7 @@ class Worker:
         try:
             scripts = end_scripts(self._shell)
             reason = scripts or fork_safety.refusal()
-            pending = self._has_work() or (not scripts and fork_safety.threads_run()) or self._left_running
-            self._left_running = False
+            pending = self._has_work() or (not scripts and fork_safety.threads_run())
             if reason is None:
                 fork_safety.prepare()
         except BaseException as error:  # the code may have changed anything that is examined here

@@ -279,7 +279,9 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
                     self._cells.past.begin()  # no cell may count as begun in the last cell's state
                 elif checkpoint is None and again and not self.skipped:
                     checkpoint, rested = before, True  # nothing ran
-                if checkpoint is not None and checkpoint.moment.copy.pending and files is not None:
+                if checkpoint is not None and checkpoint.moment.copy.ran:
+                    self._cells.past.goes_on_changing()
+                if checkpoint is not None and self._cells.past.changing and files is not None:
                     if (snapshot := await self.filing.result(files)) is not None:
                         self._every.files.drop(snapshot)
                     files = None

@@ -47,6 +47,7 @@ class Copy:
     Attributes:
         number: Its number for init.
         pending: Whether its code left tasks or timers, which continue in each kernel created from it.
+        ran: Whether something that the last cell left may have run after it, even if it has ended.
         gone: Done when it has ended, or was dropped.
     """
 
@@ -54,6 +55,7 @@ class Copy:
         self.family = family
         self.number = number
         self.pending = False
+        self.ran = False
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -369,7 +371,8 @@ class Family:
                     raise KernelDiedError("the kernel died while it was copied")
                 raise CheckpointError(f"the copy of the kernel did not answer within {patience:g} s, and was killed")
             copy = copied.result()
-            copy.pending = isinstance(answer, Parked) and answer.pending
+            if isinstance(answer, Parked):
+                copy.pending, copy.ran = answer.pending, answer.ran
         finally:
             del self._expected[number]
             if copy is None:  # it may still arrive, or exist without a user
