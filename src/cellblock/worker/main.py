@@ -390,8 +390,7 @@ class Worker:
                 if soon and not same:
                     hot_pages.copy(self._channel.readable)
                 timers = fork_safety.timers_run() or GATE.waited_for
-                changing = (pending or ran) and not timers
-                self._standstill = Standstill(self.loop, self._channel.fileno()) if changing else None
+                self._standstill = Standstill(self.loop, self._channel.fileno()) if pending and not timers else None
                 if pending and not self._waiting:
                     self._channel.wait()
             self._idle_since = time.monotonic()

@@ -279,9 +279,10 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
                     self._cells.past.begin()  # no cell may count as begun in the last cell's state
                 elif checkpoint is None and again and not self.skipped:
                     checkpoint, rested = before, True  # nothing ran
-                if checkpoint is not None and checkpoint.moment.copy.ran:
-                    self._cells.past.goes_on_changing()
-                if checkpoint is not None and self._cells.past.changing and files is not None:
+                ran = checkpoint is not None and checkpoint is not before and checkpoint.moment.copy.ran
+                if ran:
+                    self._cells.past.rest_later()
+                if checkpoint is not None and (checkpoint.moment.copy.pending or ran) and files is not None:
                     if (snapshot := await self.filing.result(files)) is not None:
                         self._every.files.drop(snapshot)
                     files = None

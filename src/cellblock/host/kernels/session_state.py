@@ -210,6 +210,11 @@ class SessionState:
         if state == self.state != self._changing:
             self.commit(Rested(Instant.now()))
 
+    def rest_later(self) -> None:
+        """Record that what the last cell left has run until now, and has ended unless the state goes on changing."""
+        if self.state != self._changing:
+            self.commit(Rested(Instant.now(), late=True))
+
     def look(self, files: Any, *, rested: bool = False) -> None:
         """Record the current files (`Pairs.look`).
 
@@ -287,7 +292,9 @@ class SessionState:
                 self._unbegin()
             case Ended():
                 self._add(event)
-            case Rested(at):
+            case Rested(at, late):
+                if late:
+                    self.pairs.go_on()
                 self._rest(at)
             case Looked(files, tasks):
                 self.pairs.look(files, tasks=tasks)

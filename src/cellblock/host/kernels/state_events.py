@@ -115,9 +115,15 @@ class Ended(NamedTuple):
 
 
 class Rested(NamedTuple):
-    """A cell and its tasks have ended, so that later changes of files are not theirs; without a time, tasks keep running."""
+    """A cell and its tasks have ended, so that later changes of files are not theirs; without a time, tasks keep running.
+
+    Attributes:
+        at: When.
+        late: Whether this replaces an earlier end.
+    """
 
     at: Instant | None = None
+    late: bool = False
 
 
 class Looked(NamedTuple):
