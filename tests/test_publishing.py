@@ -49,7 +49,8 @@ def test_workflows_call_targets_of_the_makefile() -> None:
 
 def test_the_nightly_run_has_all_parts_of_which_ci_runs_a_sample() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    parts = {word for words in re.findall(r"parts=\((.+)\)", script) for word in words.split() if "$" not in word}
+    lists = re.findall(r"parts=\((.+)\)|for part in (.+?);", script)
+    parts = {word for found in lists for words in found for word in words.split() if "$" not in word}
     parts |= {*re.findall(r"^make (?:--no-print-directory )?([a-z]+)$", script, re.MULTILINE)}
     nightly = dict(jobs())["nightly.long"]
     rows = [row["targets"] for row in nightly["strategy"]["matrix"]["include"]]
