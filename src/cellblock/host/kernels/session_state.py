@@ -211,7 +211,7 @@ class SessionState:
             self.commit(Rested(Instant.now()))
 
     def rest_later(self) -> None:
-        """Record that what the last cell left has run until now, and has ended unless the state goes on changing."""
+        """Record that what the last cell left has run until now, unless it still runs."""
         if self.state != self._changing:
             self.commit(Rested(Instant.now(), late=True))
 
