@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import functools
 import math
 import os
 import sys
@@ -76,12 +77,7 @@ def run(
         if options:
             make(connection, request.session, options)
         reader = live.Reader() if for_programs else live.Terminal()
-
-        def submit() -> str:
-            if name is None:
-                return str(connection.call(request, body)["id"])
-            return str(call_in_session(connection, name, request, body)["id"])
-
+        submit = functools.partial(_submit, connection, name, request, body)
         result = live.follow(connection, submit, reader, request.session)
         if for_model:
             _print_for_model(connection, request.session, result, reader.execution)
@@ -90,6 +86,12 @@ def run(
     if unnamed and code is not None and code.isidentifier() and (result["error"] or {}).get("ename") == "NameError":
         say(f"cellblock: {code} was run as code; to run code in the session of this name: cellblock exec {code} CODE")
     return live.exit_status(result)
+
+
+def _submit(connection: SessionConnection, name: str | None, request: Submit, body: bytes) -> str:
+    """Submit code; return the execution's id. A missing session is created if its name is given."""
+    answer = connection.call(request, body) if name is None else call_in_session(connection, name, request, body)
+    return str(answer["id"])
 
 
 def make(connection: SessionConnection, name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -393,10 +393,13 @@ class CheckpointList:
 
     def drop_redos(self) -> bool:
         """Drop all undos that can be reverted. Return whether there were any."""
-        if not self.redos:
-            return False
-        self.past.commit(RedosDropped(0))
-        return not self.redos
+        dropped = self.redos
+        if dropped:
+            self.past.commit(RedosDropped(0))
+            self._redos = []
+        for redo in dropped:
+            redo.drop()
+        return bool(dropped)
 
     def add(self, saved: Saved, copy: Copy) -> Checkpoint:
         """Return a checkpoint of the session's state."""

@@ -360,17 +360,15 @@ class CheckpointFiles:
 
     def hold_parts(self, back: Interval) -> tuple[Snapshot | None, Snapshot | None]:
         """Save the affected parts of the workspace before and after an undo; None for each if there is no room."""
+        held: list[Snapshot] = []
         try:
-            before = self.hold(Snapshot(back.before))
+            held.extend(self.hold(Snapshot(files)) for files in (back.before, back.after))  # one by one, until an error
         except OSError as error:
             _log.warning("after a restart, an undo in %s cannot be reversed: %s", self._workspace, error)
+            for snapshot in held:
+                self.drop(snapshot)
             return None, None
-        try:
-            return before, self.hold(Snapshot(back.after))
-        except OSError as error:
-            self.drop(before)
-            _log.warning("after a restart, an undo in %s cannot be reversed: %s", self._workspace, error)
-            return None, None
+        return held[0], held[1]
 
     def pack(self, snapshot: Snapshot, left_out: list[tuple[str, str]]) -> Iterator[bytes]:
         """Return files as a tar stream, to read in a thread (`snapshots.pack`). A clone's links are included."""
