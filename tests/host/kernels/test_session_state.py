@@ -188,6 +188,8 @@ def test_a_state_is_read_as_it_was_from_any_point_on(seed: int) -> None:
                 state.begin(f"1/{number}")
                 state.add(HistoryEntry(f"cell {number}", "success", number))
                 state.rest(state.state)
+                if chance.random() < 0.3:
+                    state.rest_later()
                 state.look(f"files {number}")
         if chance.random() < 0.2:
             writers.append(Events(state))
