@@ -16,8 +16,14 @@ from bench.cases import SETTLE, Series, ms
 from bench.systems import System
 from cellblock import CodeExecutionResult, Host, Rolling, Session
 
-_ARRAYS = 10
-_FILL = "import numpy\narrays = [numpy.ones({size} * 1_000_000 // {arrays} // 8) for _ in range({arrays})]\n"
+_FILL = "import numpy\narrays = [numpy.ones({size} * 100_000 // 8) for _ in range(10)]\n"
+_HELD = {
+    "0 MB": "",
+    "100 MB": _FILL.format(size=100),
+    "1000 MB": _FILL.format(size=1000),
+    "10 M objects": "objects = [float(number) for number in range(10**7)]\n",
+}
+"""What a session holds: arrays of a size, or small objects → the code that creates them."""
 _FORK = """
 import os, time
 import IPython
@@ -33,16 +39,16 @@ _QUICK = Rolling(after=0.001)
 _PAUSE = 0.06
 
 
-async def restore(_: System, *, n: int, isolate: str, sizes: Sequence[int]) -> Series:
-    """A checkpoint, and a way back to it up to the result of the next cell, with some MB of arrays.
+async def restore(_: System, *, n: int, isolate: str, held: Sequence[str]) -> Series:
+    """A checkpoint, and a way back to it up to the result of the next cell, with arrays or small objects.
 
-    Beside it: a bare fork of a process with the same arrays, its exit, and the wait for it.
+    Beside it: a bare fork of a process with the same memory, its exit, and the wait for it.
     """
     series: Series = {}
     async with _opened(isolate) as host:
-        for size in sizes:
-            fill = _FILL.format(size=size, arrays=_ARRAYS) if size else ""
-            made, back = series.setdefault(f"checkpoint, {size} MB", []), series.setdefault(f"restore, {size} MB", [])
+        for name in held:
+            fill = _HELD[name]
+            made, back = series.setdefault(f"checkpoint, {name}", []), series.setdefault(f"restore, {name}", [])
             async with host.session(recovery="none") as session:
                 await run(session, fill)
                 for number in range(n):
@@ -56,7 +62,7 @@ async def restore(_: System, *, n: int, isolate: str, sizes: Sequence[int]) -> S
                     await run(session, "x", str(number))
                     back.append(ms(began))
                     await checkpoint.drop()
-            series[f"fork, {size} MB"] = _forks(fill, n)
+            series[f"fork, {name}"] = _forks(fill, n)
     return series
 
 

@@ -108,14 +108,17 @@ _APIS, _GENERATE = "a program that writes APIs for five MCP servers", "tools: ge
 def _checkpoints(suffix: str, *, chart: bool) -> tuple[Figure, ...]:
     """Return the figures of checkpoints, of sandboxed kernels or of others."""
     found: list[Figure] = []
-    for size, title, made, back in ((0, "bare", 3, 5), (100, "100 MB of arrays", 5, 8), (1000, "1 GB of arrays", 10, 15)):
+    for held, title, made, back in (
+        ("0 MB", "bare", 3, 5),
+        ("100 MB", "100 MB of arrays", 5, 8),
+        ("1000 MB", "1 GB of arrays", 10, 15),
+        ("10 M objects", "10 million small objects", 10, 15),
+    ):
         step = f"checkpoints: restore{suffix}"
         found += (
-            Figure(f"checkpoint{suffix}, {title}, p50", step, f"checkpoint, {size} MB", "p50", "ms", made, chart=chart),
-            Figure(
-                f"restore to first result{suffix}, {title}, p50", step, f"restore, {size} MB", "p50", "ms", back, chart=chart
-            ),
-            Figure("… a bare fork of a process of that size, its exit, the wait, p50", step, f"fork, {size} MB", "p50", "ms"),
+            Figure(f"checkpoint{suffix}, {title}, p50", step, f"checkpoint, {held}", "p50", "ms", made, chart=chart),
+            Figure(f"restore to first result{suffix}, {title}, p50", step, f"restore, {held}", "p50", "ms", back, chart=chart),
+            Figure("… a bare fork of a process of that size, its exit, the wait, p50", step, f"fork, {held}", "p50", "ms"),
         )
     undo, rolling = f"checkpoints: undo{suffix}", f"checkpoints: rolling{suffix}"
     return (

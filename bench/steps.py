@@ -55,7 +55,13 @@ def _checkpoints(isolate: str, suffix: str) -> tuple[Step, ...]:
         return Step(f"checkpoints: {name}{suffix}", f"checkpoints.{case}", full, {"cellblock": quick}, rounds)
 
     return (
-        step("restore", "restore", {"n": 5, "sizes": [0, 100]}, n=40, sizes=[0, 100, 1000]),
+        step(
+            "restore",
+            "restore",
+            {"n": 5, "held": ["0 MB", "100 MB"]},
+            n=40,
+            held=["0 MB", "100 MB", "1000 MB", "10 M objects"],
+        ),
         step("undo", "undo", {"n": 5}, n=40),
         step("fork", "fork", {"n": 3}, n=20, branches=8),
         step("rolling", "rolling", {"n": 20, "pauses": 5, "turns": 2}, n=250, pauses=15, turns=6),

@@ -47,7 +47,7 @@ from cellblock.worker.channel import Channel
 from cellblock.worker.commands import Commands, end_scripts
 from cellblock.worker.comms import Comms
 from cellblock.worker.editor_answers import Questions
-from cellblock.worker.forks import hot_pages
+from cellblock.worker.forks import arenas, hot_pages
 from cellblock.worker.forks import safety as fork_safety
 from cellblock.worker.forks.descriptors import Moved
 from cellblock.worker.forks.sockets import note_pairs
@@ -266,6 +266,7 @@ class Worker:
                     self._stop()
 
     async def _execute(self, request: Execute) -> None:
+        began = time.monotonic()
         self._begun = True  # a task that is cancelled before it begins never runs, and would not reply
         self._asker.allowed = request.stdin
         self._asker.echo = not request.parent
@@ -308,6 +309,7 @@ class Worker:
             if not request.silent and (changed := self._questions.changed()) is not None:
                 self._outbox.send(changed)
             self._reply(error)
+            arenas.release_free(time.monotonic() - began)
         finally:
             GATE.open()
 

@@ -17,7 +17,7 @@ from cellblock.wire.control import EXIT_NO_IPYTHON, EXIT_PRELOAD
 from cellblock.wire.messages import Changes, Complete, Execute, Inspect, Park, Shutdown, ToWorker
 from cellblock.wire.protocol import Conversation, Side, State
 from cellblock.worker.environment_packages import trusted_packages
-from cellblock.worker.forks import hot_pages
+from cellblock.worker.forks import arenas, hot_pages
 
 if TYPE_CHECKING:
     from cellblock.worker.main import Worker
@@ -50,6 +50,7 @@ def warm(preload: tuple[str, ...], environment: str = "") -> tuple[Shell, Outbox
         environment: The directory of a trusted environment, to import them from; empty for the interpreter's packages.
     """
     gc.disable()  # nearly everything created here stays; repeated collections would take longer than the cells below
+    arenas.put_on_heap()
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     try:
         from cellblock.worker import shell as shells
