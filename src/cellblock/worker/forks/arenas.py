@@ -1,6 +1,6 @@
 """Puts small objects into huge pages (2 MiB), so that the time of a fork does not grow with their number.
 
-CPython keeps small objects in arenas of 1 MiB, and maps each by itself, which the kernel never fills with a huge page. A fork
+CPython keeps small objects in arenas of 1 MiB, and maps each separately, so that none is ever a huge page. A fork
 copies an entry for each page of 4 KiB: 20 ms for ten million objects. The C library extends its heap by huge pages, if it was
 started with `glibc.malloc.hugetlb=1` (`walls.sandbox.ground.ENVIRONMENT`). So arenas are taken from there.
 """
@@ -36,7 +36,7 @@ class _ArenaAllocator(ctypes.Structure):
 
 
 class _Allocator(ctypes.Structure):
-    """`PyMemAllocatorEx` of CPython, of which only `free(ctx, address)` is used."""
+    """`PyMemAllocatorEx` of CPython. Only its `free(ctx, address)` is used."""
 
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("ctx", "malloc", "calloc", "realloc", "free"))
 
@@ -61,7 +61,7 @@ def put_on_heap() -> None:
 
     An arena that CPython mapped earlier must not reach this `free`, as it would if it became empty. So the objects that the
     garbage collector tracks, and what they refer to, are never released: tens of thousands, in about five arenas. When the
-    interpreter finalizes, which releases them all the same, arenas are unmapped again, also those on the heap.
+    interpreter finalizes, which does release them, arenas are unmapped again, also those on the heap.
     """
     if not _HAS_HEAP or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return
@@ -84,7 +84,7 @@ def put_on_heap() -> None:
 def release_free(seconds: float) -> None:
     """Return free memory of the heap to the system after a cell that may have released much.
 
-    CPython would have unmapped its arenas. The C library returns only what is free at the heap's end by itself.
+    CPython would have unmapped its arenas. The C library returns only the free end of its heap on its own.
 
     Args:
         seconds: How long the cell ran.
