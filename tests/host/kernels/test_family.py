@@ -69,6 +69,21 @@ async def test_a_copy_of_a_kernel_that_dies_meanwhile_keeps_nobody_waiting(sessi
     assert await value(session, "6 * 7") == "42"
 
 
+async def test_the_end_of_an_unfinished_copy_is_reported_at_once(session: Session) -> None:
+    """Code of the session may kill it."""
+    init = int(await value(session, "__import__('os').getppid()"))
+    before = children(init)
+    os.kill(init, signal.SIGSTOP)
+    making = asyncio.create_task(session.checkpoint())
+    await eventually(lambda: any(asleep(copy) for copy in children(init) - before))  # it has registered, and waits
+    for copy in children(init) - before:
+        os.kill(copy, signal.SIGKILL)
+    os.kill(init, signal.SIGCONT)
+    with pytest.raises(CheckpointError, match="ended before it was ready"):
+        await making
+    assert await value(session, "6 * 7") == "42"
+
+
 async def test_what_is_killed_below_is_noticed(native_host: Host, tmp_path: Path) -> None:
     """Code of the session may kill what is its own."""
     async with made(native_host, tmp_path, "none") as session:

@@ -229,7 +229,7 @@ class Family:
         self._loop = asyncio.get_running_loop()
         self._kernels: set[Kernel] = set()
         self._copies: dict[int, Copy] = {}
-        self._expected: dict[int, asyncio.Future[Copy]] = {}
+        self._expected: dict[int, asyncio.Future[Copy | None]] = {}
         self._connection: socket.socket | None = None
         self._unsent: deque[bytes] = deque()
         self._gone: asyncio.Future[None] | None = None
@@ -371,6 +371,8 @@ class Family:
                     raise KernelDiedError("the kernel died while it was copied")
                 raise CheckpointError(f"the copy of the kernel did not answer within {patience:g} s, and was killed")
             copy = copied.result()
+            if copy is None:
+                raise CheckpointError("the copy of the kernel ended before it was ready")
             if isinstance(answer, Parked):
                 copy.pending, copy.ran = answer.pending, answer.ran
         finally:
@@ -495,6 +497,8 @@ class Family:
             case Copied(number):
                 self._tell(Drop(number))  # from a kernel that was not asked, or whose request timed out
             case Gone(number):
+                if number in self._expected and not self._expected[number].done():
+                    self._expected[number].set_result(None)
                 self._lose(number)
             case None:
                 self._loop.remove_reader(self._connection.fileno())
