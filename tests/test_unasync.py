@@ -15,5 +15,5 @@ def test_it_is_what_is_made_and_has_no_words_of_asyncio(twins: Twins) -> None:
 
 
 def test_a_rewriting_that_finds_nothing_is_an_error() -> None:
-    with pytest.raises(LookupError, match=r"there is nothing like nobody writes this in hosts\.py"):
-        Twins("cluster", {"hosts.py": "sync_hosts.py"}, [("nobody writes this", "")]).made()
+    with pytest.raises(LookupError, match=r"there is nothing like nobody writes this in async_client\.py"):
+        Twins("fronts/client", {"async_client.py": "client.py"}, [("nobody writes this", "")]).made()

@@ -93,52 +93,6 @@ TWINS = (
             (r"\ba(read|close|iter_lines|iter_bytes)\(", r"\1("),
         ),
     ),
-    Twins(
-        "cluster",
-        {"hosts.py": "sync_hosts.py", "session.py": "sync_session.py"},
-        (
-            (r"\A(.*), for asyncio\b", r"\1, for plain synchronous Python"),
-            (
-                r"await asyncio\.to_thread\(open_link, self\._address, self\._patience, self\._options\)",
-                "open_connection(self._address, self._patience, self._options)",
-            ),
-            (
-                r"from cellblock\.cluster\.opening import open_link",
-                "from cellblock.cluster.cluster_connection import open_connection",
-            ),
-            (
-                r"from cellblock\.cluster\.link import ClusterLink",
-                "from cellblock.cluster.cluster_connection import ClusterConnection",
-            ),
-            (r"\bClusterLink\b", "ClusterConnection"),
-            (r"self\.link\.director\.asked\(", "self.link.link.director.ask("),
-            (
-                r"            closing = asyncio\.ensure_future\(session\.close\(\)\)\n"
-                r"            await asyncio\.wait\(\[closing\]\)\n"
-                r"            if not closing\.cancelled\(\) and .*? not _is_gone\(error\):\n"
-                r"                raise error\n",
-                "            with suppress(LookupError):  # the session no longer exists\n                session.close()\n",
-            ),
-            (r"(?s)\n\ndef _is_gone.*?LookupError\)\n", ""),
-            (r"It belongs to one event loop\.", "Threads may share it."),
-            (r"\bRayHosts\b", "SyncRayHosts"),
-            _BASE,
-            _BASE_MODULE,
-            (r"\bClusterSession\b", "SyncClusterSession"),
-            (r"cellblock\.cluster\.session import", "cellblock.cluster.sync_session import"),
-            (r"AsyncGenerator, AsyncIterable", "Generator, Iterable"),
-            (r"import AsyncGenerator\b", "import Generator"),
-            (
-                r"            async for event in events:\n                yield event\n\n    async def attach",
-                "            yield from events\n\n    async def attach",
-            ),
-            (r"except asyncio\.CancelledError:", "except KeyboardInterrupt:"),
-            (r"asyncio\.shield\((.*)\)", r"\1"),
-            (r"from contextlib import asynccontextmanager", "from contextlib import contextmanager, suppress"),
-            (r"asynccontextmanager", "contextmanager"),
-            (r"``async with``", "``with``"),
-        ),
-    ),
 )
 
 

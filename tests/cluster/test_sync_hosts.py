@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cellblock.cluster import SyncRayHosts
-from cellblock.errors import NotFoundError
+from cellblock.errors import DaemonError, NotFoundError, StateError
 from cluster.nodes import OPTIONS, Nodes
 
 pytestmark = pytest.mark.slow
@@ -17,7 +18,10 @@ pytestmark = pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_plain_program(nodes: Nodes) -> None:
     with SyncRayHosts(nodes.address, options=OPTIONS) as hosts:
-        hosts.link.link.director.ask("status_soon", 60.0)
+        deadline = time.monotonic() + 60
+        while len(hosts.status()["nodes"]) < 2:
+            assert time.monotonic() < deadline, "no hosts have started"
+            time.sleep(0.1)
         with hosts.session("plain") as session:
             assert session.execute("x = [1]; x").text == "[1]"
             assert [event.kind for event in session.stream("print(1)")] == ["begun", "stream", "result"]
@@ -34,4 +38,13 @@ def test_a_plain_program(nodes: Nodes) -> None:
             assert texts == [str(number) for number in range(20)]
         with pytest.raises(NotFoundError):
             hosts.find("plain")
-        assert len(hosts.status()["nodes"]) >= 2
+        kept = hosts.get_or_create("kept")
+        kept.write_file("numbers", (b"%d" % number for number in range(3)))
+        assert b"".join(kept.read_parts("numbers")) == b"012"
+        assert [record.name for record in hosts.list_sessions()] == ["kept"]
+    with pytest.raises(DaemonError, match="the link to the cluster is closed"):
+        kept.execute("1")
+    with pytest.raises(StateError, match="not started"):
+        hosts.status()
+    with hosts:
+        hosts.find("kept").close()

@@ -14,10 +14,8 @@ from cellblock.common import loop_thread
 from cellblock.common.per_process import PerProcess
 from cellblock.errors import DaemonError
 from cellblock.operations.base import AnswerT, Request
-from cellblock.operations.sessions import Create
 
 if TYPE_CHECKING:
-    from cellblock.cluster.cluster_options import ClusterOptions
     from cellblock.cluster.link import ClusterLink
     from cellblock.common.loop_thread import LoopThread
 
@@ -54,11 +52,6 @@ class ClusterConnection:
         """Run an operation as `ClusterLink.call` does, and return its answer."""
         self._check()
         return self.thread.run(self.link.call(request, body))
-
-    def create(self, request: Create, *, memory: int = 0, patience: float | None = None) -> Any:
-        """Create a session, as `ClusterLink.create` does."""
-        self._check()
-        return self.thread.run(self.link.create(request, memory=memory, patience=patience))
 
     def follow(self, request: Request[Any], body: bytes = b"") -> Generator[Any, None, None]:
         """Send a request that has many answers, and yield them as they arrive."""
@@ -166,21 +159,20 @@ class _Following:
             os.close(descriptor)
 
 
-def open_connection(address: str, patience: float, options: ClusterOptions | None = None) -> ClusterConnection:
-    """Connect to the sessions of a Ray cluster.
+def _connect(address: str, patience: float) -> ClusterConnection:
+    from cellblock.cluster.opening import open_link
+
+    return ClusterConnection(loop_thread.shared(), open_link(address, patience))
+
+
+_shared = PerProcess(_connect)
+
+
+def shared_connection(address: str, patience: float) -> ClusterConnection:
+    """Return a connection to a Ray cluster's sessions. The link is created once in a process, and ends with it.
 
     Raises:
         DaemonError: The cluster or its director does not exist.
     """
-    from cellblock.cluster.opening import open_link
-
-    return ClusterConnection(loop_thread.shared(), open_link(address, patience, options))
-
-
-_shared = PerProcess(open_connection)
-
-
-def shared_connection(address: str, patience: float) -> ClusterConnection:
-    """Return a connection to a Ray cluster's sessions. The link is created once in a process, and ends with it."""
     found = _shared(address, patience)
     return ClusterConnection(found.thread, found.link)

@@ -81,11 +81,12 @@ class RayHosts:
             StateError: It was not started, or was closed.
         """
         if self._made is None:
-            raise StateError("RayHosts is not started: use 'async with RayHosts(…) as hosts:'")
+            raise StateError("RayHosts is not started: use 'async with RayHosts(…) as hosts:', or 'with SyncRayHosts(…)'")
         return self._made
 
     async def get_or_create(
         self,
+        /,
         name: str = "",
         *,
         tags: Mapping[str, str] | None = None,

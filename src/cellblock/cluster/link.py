@@ -68,6 +68,7 @@ class ClusterLink:
         self._links: dict[str, DaemonLink] = {}
         self._known: dict[str, Where] = {}
         self._watching: dict[str, asyncio.Task[str]] = {}
+        self._closed = False
         """Tasks that end when a host is lost, by mark."""
 
     # -- as `SessionLink` -------------------------------------------------------------------------------------------------
@@ -166,6 +167,7 @@ class ClusterLink:
                     yield await self._while_there(where, request, anext(parts))
 
     async def close(self) -> None:
+        self._closed = True
         await self._placing.close()
         watching = [*self._watching.values()]
         self._watching.clear()
@@ -270,6 +272,8 @@ class ClusterLink:
                 await asyncio.wait([task])
 
     def _watch(self, where: Where) -> asyncio.Task[str]:
+        if self._closed:
+            raise DaemonError("the link to the cluster is closed: start RayHosts again")
         if (watching := self._watching.get(where.mark)) is None:
             watching = self._watching[where.mark] = asyncio.ensure_future(self._until_lost(where))
         return watching

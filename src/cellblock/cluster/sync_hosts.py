@@ -1,53 +1,132 @@
-"""`SyncRayHosts`: sessions on the nodes of a Ray cluster, for plain synchronous Python."""
-
-# Made from hosts.py by tests/unasync.py: do not edit it.
+"""`SyncRayHosts`: sessions on the nodes of a Ray cluster, for programs without an event loop."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Mapping
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, Unpack
 
 from cellblock.cluster.cluster_options import ClusterOptions
+from cellblock.cluster.hosts import RayHosts
 from cellblock.cluster.routing import PATIENCE
-from cellblock.errors import InvalidInputError, StateError
-from cellblock.model.sessions import SessionRecord
-from cellblock.operations.data import read_answer
-from cellblock.operations.sessions import Create, List, Status
+from cellblock.cluster.session import ClusterSession
+from cellblock.common import loop_thread
+from cellblock.common.loop_thread import LoopThread, Synchronous, parts_of, synchronous, synchronous_iterator
+from cellblock.model.checkpoints import ForkKeywords
+from cellblock.model.files import FileInfo
 
-if TYPE_CHECKING:
-    from cellblock.cluster.cluster_connection import ClusterConnection
-    from cellblock.cluster.sync_session import SyncClusterSession
+_P = ParamSpec("_P")
 
 
-class SyncRayHosts:
-    """Sessions on the nodes of a Ray cluster. Threads may share it.
+class SyncClusterSession(Synchronous):
+    """A session on one of the cluster's nodes: `ClusterSession` for programs without an event loop.
+
+    Attributes:
+        record: The session's record when it was created or found.
+        name: The session's name.
+        id: The session's id, which is never reused.
+        workspace: The session's workspace on its node.
+    """
+
+    def __init__(self, original: ClusterSession, thread: LoopThread) -> None:
+        super().__init__(original, thread)
+        self.record = original.record
+        self.name, self.id, self.workspace = original.name, original.id, original.workspace
+
+    adopt = synchronous(ClusterSession.adopt)
+    allowed = synchronous(ClusterSession.allowed)
+    answer = synchronous(ClusterSession.answer)
+    attach = synchronous_iterator(ClusterSession.attach)
+    cancel = synchronous(ClusterSession.cancel)
+    change_network = synchronous(ClusterSession.change_network)
+    checkpoint = synchronous(ClusterSession.checkpoint)
+    checkpoints = synchronous(ClusterSession.checkpoints)
+    close = synchronous(ClusterSession.close)
+    decide = synchronous(ClusterSession.decide)
+    diff = synchronous(ClusterSession.diff)
+    drop_checkpoint = synchronous(ClusterSession.drop_checkpoint)
+    exec = synchronous(ClusterSession.exec)
+    execute = synchronous(ClusterSession.execute)
+    executions = synchronous(ClusterSession.executions)
+    file_info = synchronous(ClusterSession.file_info)
+    file_versions = synchronous(ClusterSession.file_versions)
+    history = synchronous(ClusterSession.history)
+    install = synchronous(ClusterSession.install)
+    interrupt = synchronous(ClusterSession.interrupt)
+    list_files = synchronous(ClusterSession.list_files)
+    load = synchronous(ClusterSession.load)
+    lookup = synchronous(ClusterSession.lookup)
+    make_folder = synchronous(ClusterSession.make_folder)
+    network = synchronous(ClusterSession.network)
+    pending = synchronous(ClusterSession.pending)
+    processes = synchronous(ClusterSession.processes)
+    read_file = synchronous(ClusterSession.read_file)
+    read_parts = synchronous_iterator(ClusterSession.read_parts)
+    read_process = synchronous(ClusterSession.read_process)
+    redo = synchronous(ClusterSession.redo)
+    register_mcp_server = synchronous(ClusterSession.register_mcp_server)
+    remove_file = synchronous(ClusterSession.remove_file)
+    rename_file = synchronous(ClusterSession.rename_file)
+    resize_process = synchronous(ClusterSession.resize_process)
+    restart = synchronous(ClusterSession.restart)
+    restore = synchronous(ClusterSession.restore)
+    restore_trash = synchronous(ClusterSession.restore_trash)
+    result = synchronous(ClusterSession.result)
+    revoke = synchronous(ClusterSession.revoke)
+    save = synchronous(ClusterSession.save)
+    signal_process = synchronous(ClusterSession.signal_process)
+    spawn = synchronous(ClusterSession.spawn)
+    status = synchronous(ClusterSession.status)
+    stop_process = synchronous(ClusterSession.stop_process)
+    stream = synchronous_iterator(ClusterSession.stream)
+    submit = synchronous(ClusterSession.submit)
+    trash = synchronous(ClusterSession.trash)
+    undo = synchronous(ClusterSession.undo)
+    variables = synchronous(ClusterSession.variables)
+    write_process = synchronous(ClusterSession.write_process)
+
+    def fork(self, names: Sequence[str], **how: Unpack[ForkKeywords]) -> list[SyncClusterSession]:
+        """Create sessions with these names from the current state, as `ClusterSession.fork` does."""
+        made = self._thread.run(self._original.fork(names, **how))
+        return [SyncClusterSession(session, self._thread) for session in made]
+
+    def write_file(self, path: str, data: bytes | str | Iterable[bytes]) -> FileInfo:
+        """Write a file, as `ClusterSession.write_file` does. Another thread iterates over pieces."""
+        content = data if isinstance(data, bytes | str) else parts_of(data)
+        written: FileInfo = self._thread.run(self._original.write_file(path, content))
+        return written
+
+
+def _session(
+    method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, ClusterSession]],
+) -> Callable[Concatenate[SyncRayHosts, _P], SyncClusterSession]:
+    """Return the synchronous version of a method that returns a session."""
+
+    def call(self: SyncRayHosts, /, *args: _P.args, **options: _P.kwargs) -> SyncClusterSession:
+        return SyncClusterSession(self._thread.run(method(self._original, *args, **options)), self._thread)
+
+    return functools.update_wrapper(call, method)
+
+
+class SyncRayHosts(Synchronous):
+    """Sessions on the nodes of a Ray cluster: `RayHosts` for programs without an event loop. Threads may share it.
 
     with SyncRayHosts(address="auto") as hosts:
         with hosts.session("task-17") as session:
-            print((session.execute("6 * 7")).text)
+            print(session.execute("6 * 7").text)
     """
 
-    def __init__(
-        self,
-        address: str = "auto",
-        *,
-        patience: float = PATIENCE,
-        options: ClusterOptions | None = None,
-    ) -> None:
-        """Configure without connecting.
+    def __init__(self, address: str = "auto", *, patience: float = PATIENCE, options: ClusterOptions | None = None) -> None:
+        """Configure without connecting. For the arguments, see `RayHosts`."""
+        super().__init__(RayHosts(address, patience=patience, options=options), loop_thread.shared())
 
-        Args:
-            address: The Ray cluster's address, as for `ray.init`. A program that is already connected to Ray stays
-                connected there.
-            patience: Seconds that a new session waits for room.
-            options: The options of hosts, if the cluster has none yet.
-        """
-        self._address = address
-        self._patience = patience
-        self._options = options or ClusterOptions()
-        self._made: ClusterConnection | None = None
+    start = synchronous(RayHosts.start)
+    close = synchronous(RayHosts.close)
+    get_or_create = _session(RayHosts.get_or_create)
+    find = _session(RayHosts.find)
+    list_sessions = synchronous(RayHosts.list_sessions)
+    status = synchronous(RayHosts.status)
 
     def __enter__(self) -> Self:
         self.start()
@@ -56,102 +135,12 @@ class SyncRayHosts:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def start(self) -> None:
-        """Connect to the cluster, and create a host on each of its nodes that has none.
-
-        Raises:
-            DaemonError: No Ray cluster exists at the address.
-            UnsupportedError: The cluster has another version of cellblock, or Ray is not installed.
-        """
-        if self._made is None:
-            from cellblock.cluster.cluster_connection import open_connection
-
-            self._made = open_connection(self._address, self._patience, self._options)
-
-    def close(self) -> None:
-        """Close the connections. Sessions that were not closed continue."""
-        link, self._made = self._made, None
-        if link is not None:
-            link.close()
-
-    @property
-    def link(self) -> ClusterConnection:
-        """The connections to the nodes.
-
-        Raises:
-            StateError: It was not started, or was closed.
-        """
-        if self._made is None:
-            raise StateError("SyncRayHosts is not started: use 'with SyncRayHosts(…) as hosts:'")
-        return self._made
-
-    def get_or_create(
-        self,
-        name: str = "",
-        *,
-        tags: Mapping[str, str] | None = None,
-        memory: int = 0,
-        patience: float | None = None,
-        fresh: bool = False,
-        **options: Any,
-    ) -> SyncClusterSession:
-        """Return the session with this name, and create it on the most suitable node if it does not exist.
-
-        Args:
-            name: The session's name; empty for a generated unique one.
-            tags: Labels of a new session.
-            memory: Bytes reserved for it; 0 for the cluster's default.
-            patience: Seconds to wait for room; None for the default of these hosts.
-            fresh: Whether an existing session is an error.
-            options: Options of the session, which an existing session must have (docs/named-sessions.md). Paths are the
-                node's. Without ``working_dir``, it gets a directory of its own, which ends with it.
-
-        Raises:
-            BusyError: There was no room; the message says what is full.
-            LaunchError: Its kernel could not be started; the message names the node.
-        """
-        from cellblock.cluster.sync_session import SyncClusterSession
-
-        given = {key: os.fspath(value) if isinstance(value, os.PathLike) else value for key, value in options.items()}
-        request = Create(name, given, dict(tags or {}), fresh, chosen=tuple(given))
-        made = self.link.create(request, memory=memory, patience=patience)
-        return SyncClusterSession(self.link, SessionRecord.from_dict(made))
-
     @contextmanager
-    def session(self, name: str = "", **options: Any) -> Generator[SyncClusterSession, None, None]:
-        """Create a session for an ``with`` block; it ends with the block.
-
-        Args:
-            name: The session's name, which must not be in use; empty for a generated unique one.
-            options: As for `get_or_create`.
-
-        Raises:
-            ConflictError: A session with this name exists; `get_or_create` returns it.
-        """
+    def session(self, name: str = "", **options: Any) -> Iterator[SyncClusterSession]:
+        """Create a session for a ``with`` block, which ends it. For the arguments, see `RayHosts.get_or_create`."""
         session = self.get_or_create(name, fresh=True, **options)
         try:
             yield session
         finally:
             with suppress(LookupError):  # the session no longer exists
                 session.close()
-
-    def find(self, name: str) -> SyncClusterSession:
-        """Return the session with a name or id.
-
-        Raises:
-            NotFoundError: The session does not exist.
-            SessionLostError: The session ended with its node.
-        """
-        from cellblock.cluster.sync_session import SyncClusterSession
-
-        if not name:
-            raise InvalidInputError("name one session")
-        return SyncClusterSession(self.link, SessionRecord.from_dict(self.link.call(Status(name))))
-
-    def list_sessions(self) -> list[SessionRecord]:
-        """Return the sessions of all nodes, oldest first."""
-        return read_answer(List, self.link.call(List()))  # type: ignore[no-any-return]
-
-    def status(self) -> dict[str, Any]:
-        """Return nodes with their sessions and memory, the waiting queue, and problems."""
-        return dict(self.link.link.director.ask("status"))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from cellblock.common.per_process import PerProcess
 from cellblock.errors import StateError
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+_END = object()
 
 
 class LoopThread:
@@ -128,3 +132,51 @@ def _make_shared() -> LoopThread:
 
 shared = PerProcess(_make_shared)
 """Returns the process's shared loop, and starts it if needed; it ends with the process."""
+
+
+# -- synchronous versions of asynchronous classes ----------------------------------------------------------------------
+
+
+class Synchronous:
+    """A synchronous version of an asynchronous object, which runs in the loop of a thread."""
+
+    def __init__(self, original: Any, thread: LoopThread) -> None:
+        self._original = original
+        self._thread = thread
+
+
+def synchronous(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Any, _P], _T]:
+    """Return a method of `Synchronous` that runs one of its original, with the same signature and docstring."""
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        result: _T = self._thread.run(method(self._original, *args, **kwargs))
+        return result
+
+    return functools.update_wrapper(call, method)
+
+
+def synchronous_iterator(
+    method: Callable[Concatenate[Any, _P], AsyncGenerator[_T, None]],
+) -> Callable[Concatenate[Any, _P], Generator[_T, None, None]]:
+    """Return a method like `synchronous`, for a method that yields."""
+
+    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> Generator[_T, None, None]:
+        return iterate(self._thread, method(self._original, *args, **kwargs))
+
+    return functools.update_wrapper(call, method)
+
+
+def iterate(thread: LoopThread, items: AsyncGenerator[_T, None]) -> Generator[_T, None, None]:
+    """Yield the items of an asynchronous generator, and close it."""
+    try:
+        while (item := thread.run(anext(items, _END))) is not _END:
+            yield cast("_T", item)
+    finally:
+        thread.run(items.aclose())
+
+
+async def parts_of(given: Iterable[_T]) -> AsyncGenerator[_T, None]:
+    """Yield the items of a caller's iterable, each of which is awaited in a thread, because it may block."""
+    left = iter(given)
+    while (part := await asyncio.to_thread(next, left, _END)) is not _END:
+        yield cast("_T", part)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, Self, Unpack, overload
 
 from cellblock.common import loop_thread
-from cellblock.common.loop_thread import LoopThread
+from cellblock.common.loop_thread import Synchronous, iterate, parts_of, synchronous, synchronous_iterator
 from cellblock.fronts.executor.executor import CodeExecutor
 from cellblock.fronts.executor.executor_options import AS_MADE
 from cellblock.fronts.executor.signatures import takes
@@ -31,52 +29,8 @@ from cellblock.model.programs import Processes, ProcessInfo, Scope, SpawnKeyword
 from cellblock.service.session.functions import Functions
 from cellblock.tools.approvals.request import ApprovalRequest
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
-_END = object()
-
-
-def _sync(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _T]]) -> Callable[Concatenate[Any, _P], _T]:
-    """Return the synchronous version of a wrapped object's method, with the same signature and docstring."""
-
-    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        result: _T = self._thread.run(method(self._original, *args, **kwargs))
-        return result
-
-    functools.update_wrapper(call, method)
-    return call
-
-
-def _sync_iterator(
-    method: Callable[Concatenate[Any, _P], AsyncGenerator[_T, None]],
-) -> Callable[Concatenate[Any, _P], Iterator[_T]]:
-    """Return the synchronous version of a method that yields."""
-
-    def call(self: Any, /, *args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
-        return _iterate(self._thread, method(self._original, *args, **kwargs))
-
-    functools.update_wrapper(call, method)
-    return call
-
-
-def _iterate(thread: LoopThread, items: AsyncGenerator[_T, None]) -> Iterator[_T]:
-    try:
-        while (item := thread.run(anext(items, _END))) is not _END:
-            yield cast("_T", item)
-    finally:
-        thread.run(items.aclose())
-
-
-class _Wrapper:
-    """A wrapper of an object that lives in the event loop of a thread."""
-
-    def __init__(self, original: Any, thread: LoopThread) -> None:
-        self._original = original
-        self._thread = thread
-
-
-class _Twin(_Wrapper):
+class _Twin(Synchronous):
     """A wrapper that also has the attributes of the wrapped object."""
 
     def __getattr__(self, name: str) -> Any:
@@ -91,54 +45,48 @@ class _Twin(_Wrapper):
         return repr(self._original)
 
 
-class SyncFiles(_Wrapper):
+class SyncFiles(Synchronous):
     """The files of a session's workspace: `Files` for programs without an event loop, with the same methods."""
 
-    write = _sync(Files.write)
-    read = _sync(Files.read)
-    read_part = _sync(Files.read_part)
-    read_text = _sync(Files.read_text)
-    list = _sync(Files.list)
-    stat = _sync(Files.stat)
-    mkdir = _sync(Files.mkdir)
-    remove = _sync(Files.remove)
-    upload = _sync(Files.upload)
-    download = _sync(Files.download)
-    tar = _sync_iterator(Files.tar)
-    untar = _sync(Files.untar)
+    write = synchronous(Files.write)
+    read = synchronous(Files.read)
+    read_part = synchronous(Files.read_part)
+    read_text = synchronous(Files.read_text)
+    list = synchronous(Files.list)
+    stat = synchronous(Files.stat)
+    mkdir = synchronous(Files.mkdir)
+    remove = synchronous(Files.remove)
+    upload = synchronous(Files.upload)
+    download = synchronous(Files.download)
+    tar = synchronous_iterator(Files.tar)
+    untar = synchronous(Files.untar)
 
     def has(self, path: str) -> bool:
         """Return whether an absolute path is in the workspace."""
         return bool(self._original.has(path))
 
 
-class SyncSessionFiles(_Wrapper):
+class SyncSessionFiles(Synchronous):
     """Files as the session's code and programs see them: `SessionFiles` for programs without an event loop."""
 
-    read_bytes = _sync(SessionFiles.read_bytes)
-    read_part = _sync(SessionFiles.read_part)
-    read_text = _sync(SessionFiles.read_text)
-    write_bytes = _sync(SessionFiles.write_bytes)
-    write_text = _sync(SessionFiles.write_text)
-    stat = _sync(SessionFiles.stat)
-    exists = _sync(SessionFiles.exists)
-    list = _sync(SessionFiles.list)
-    mkdir = _sync(SessionFiles.mkdir)
-    remove = _sync(SessionFiles.remove)
-    rename = _sync(SessionFiles.rename)
-    realpath = _sync(SessionFiles.realpath)
+    read_bytes = synchronous(SessionFiles.read_bytes)
+    read_part = synchronous(SessionFiles.read_part)
+    read_text = synchronous(SessionFiles.read_text)
+    write_bytes = synchronous(SessionFiles.write_bytes)
+    write_text = synchronous(SessionFiles.write_text)
+    stat = synchronous(SessionFiles.stat)
+    exists = synchronous(SessionFiles.exists)
+    list = synchronous(SessionFiles.list)
+    mkdir = synchronous(SessionFiles.mkdir)
+    remove = synchronous(SessionFiles.remove)
+    rename = synchronous(SessionFiles.rename)
+    realpath = synchronous(SessionFiles.realpath)
 
     def write_parts(
         self, path: str | os.PathLike[str], parts: Iterable[bytes], *, parents: bool = True, mode: int = 0o666
     ) -> FileInfo:
         """Write a file from parts, as `SessionFiles.write_parts` does. Another thread iterates over the parts."""
-
-        async def taken() -> AsyncGenerator[bytes, None]:
-            remaining = iter(parts)
-            while (part := await asyncio.to_thread(next, remaining, None)) is not None:
-                yield part
-
-        found: FileInfo = self._thread.run(self._original.write_parts(path, taken(), parents=parents, mode=mode))
+        found: FileInfo = self._thread.run(self._original.write_parts(path, parts_of(parts), parents=parents, mode=mode))
         return found
 
     @contextmanager
@@ -147,12 +95,12 @@ class SyncSessionFiles(_Wrapper):
         watching = self._original.watch(path, recursive=recursive)
         changes = self._thread.run(watching.__aenter__())
         try:
-            yield _iterate(self._thread, changes)
+            yield iterate(self._thread, changes)
         finally:
             self._thread.run(watching.__aexit__(None, None, None))
 
 
-class SyncEager(_Wrapper):
+class SyncEager(Synchronous):
     """A cell that a model is still writing: `Eager` for programs without an event loop, a context manager.
 
     Attributes:
@@ -166,8 +114,8 @@ class SyncEager(_Wrapper):
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self._thread.run(self._original.__aexit__(kind, value, trace))
 
-    finish = _sync(Eager.finish)
-    replace = _sync(Eager.replace)
+    finish = synchronous(Eager.finish)
+    replace = synchronous(Eager.replace)
 
     def feed(self, part: str) -> None:
         """Add the model's next output, as `Eager.feed` does."""
@@ -191,12 +139,12 @@ class SyncProcess(_Twin):
         id, pid, info, gone, poll: As for `Process`.
     """
 
-    read = _sync(Process.read)
-    output = _sync(Process.output)
-    write = _sync(Process.write)
-    stop = _sync(Process.stop)
-    wait = _sync(Process.wait)
-    __iter__ = _sync_iterator(Process.__aiter__)
+    read = synchronous(Process.read)
+    output = synchronous(Process.output)
+    write = synchronous(Process.write)
+    stop = synchronous(Process.stop)
+    wait = synchronous(Process.wait)
+    __iter__ = synchronous_iterator(Process.__aiter__)
 
     def close_stdin(self) -> None:
         """Close its standard input, as `Process.close_stdin` does."""
@@ -218,9 +166,9 @@ class SyncApprovalRequest(_Twin):
         server_name, tool_name, tool_args, id, kind, state, always, reason, changed: As for `ApprovalRequest`.
     """
 
-    accept = _sync(ApprovalRequest.accept)
-    reject = _sync(ApprovalRequest.reject)
-    response = _sync(ApprovalRequest.response)
+    accept = synchronous(ApprovalRequest.accept)
+    reject = synchronous(ApprovalRequest.reject)
+    response = synchronous(ApprovalRequest.response)
 
 
 class SyncCheckpoint(_Twin):
@@ -236,7 +184,7 @@ class SyncCheckpoint(_Twin):
         checkpoint: Checkpoint = self._original
         return checkpoint
 
-    drop = _sync(Checkpoint.drop)
+    drop = synchronous(Checkpoint.drop)
 
 
 def _original(checkpoint: SyncCheckpoint | str) -> Checkpoint | str:
@@ -263,27 +211,27 @@ class SyncCodeExecutor(SyncOnly):
         self._original = CodeExecutor(*args, **kwargs)
         self._thread = loop_thread.shared()
 
-    start = _sync(CodeExecutor.start)
-    stop = _sync(CodeExecutor.stop)
-    reset = _sync(CodeExecutor.reset)
-    execute = _sync(CodeExecutor.execute)
-    for_model = _sync(CodeExecutor.for_model)
-    exec = _sync(CodeExecutor.exec)
-    install = _sync(CodeExecutor.install)
-    put = _sync(CodeExecutor.put)
-    get = _sync(CodeExecutor.get)
-    undo = _sync(CodeExecutor.undo)
-    redo = _sync(CodeExecutor.redo)
-    trash = _sync(CodeExecutor.trash)
-    restore_trash = _sync(CodeExecutor.restore_trash)
-    clone_diff = _sync(CodeExecutor.clone_diff)
-    clone_fetch = _sync(CodeExecutor.clone_fetch)
-    clone_apply = _sync(CodeExecutor.clone_apply)
-    change_network = _sync(CodeExecutor.change_network)
-    variables = _sync(CodeExecutor.variables)
-    save = _sync(CodeExecutor.save)
-    load = _sync(CodeExecutor.load)
-    export = _sync(CodeExecutor.export)
+    start = synchronous(CodeExecutor.start)
+    stop = synchronous(CodeExecutor.stop)
+    reset = synchronous(CodeExecutor.reset)
+    execute = synchronous(CodeExecutor.execute)
+    for_model = synchronous(CodeExecutor.for_model)
+    exec = synchronous(CodeExecutor.exec)
+    install = synchronous(CodeExecutor.install)
+    put = synchronous(CodeExecutor.put)
+    get = synchronous(CodeExecutor.get)
+    undo = synchronous(CodeExecutor.undo)
+    redo = synchronous(CodeExecutor.redo)
+    trash = synchronous(CodeExecutor.trash)
+    restore_trash = synchronous(CodeExecutor.restore_trash)
+    clone_diff = synchronous(CodeExecutor.clone_diff)
+    clone_fetch = synchronous(CodeExecutor.clone_fetch)
+    clone_apply = synchronous(CodeExecutor.clone_apply)
+    change_network = synchronous(CodeExecutor.change_network)
+    variables = synchronous(CodeExecutor.variables)
+    save = synchronous(CodeExecutor.save)
+    load = synchronous(CodeExecutor.load)
+    export = synchronous(CodeExecutor.export)
 
     def __enter__(self) -> Self:
         self.start()
@@ -401,7 +349,7 @@ class SyncCodeExecutor(SyncOnly):
             A `SyncApprovalRequest` for each call that waits for a decision; chunks, if requested; finally the
             `CodeExecutionResult`. A cancelled execution ends without a result.
         """
-        for event in _iterate(self._thread, self._original.stream(code, timeout, chunks, check=check, on_input=on_input)):
+        for event in iterate(self._thread, self._original.stream(code, timeout, chunks, check=check, on_input=on_input)):
             yield SyncApprovalRequest(event, self._thread) if isinstance(event, ApprovalRequest) else event
 
     def checkpoint(self, name: str = "", *, files: FilesMode = "shared") -> SyncCheckpoint:
