@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import subprocess
 import sys
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 
 import cellblock
+from cellblock import host
 
 ALIASES = {"ExecutionResult": "CodeExecutionResult", "KernelRecord": "SessionRecord"}
 """Names that KernelBox and ipybox have, and what we call the same."""
@@ -22,9 +26,14 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-def test_the_list_of_names_is_sorted_and_complete() -> None:
-    assert list(cellblock.__all__) == sorted(set(cellblock.__all__))
-    assert {*cellblock.__all__, "__version__"} == set(cellblock._HOME)
+@pytest.mark.parametrize("package", [cellblock, host], ids=lambda package: package.__name__)
+def test_names_are_declared_for_type_checkers_as_they_are_loaded(package: ModuleType) -> None:
+    imports = [node for node in ast.walk(ast.parse(inspect.getsource(package))) if isinstance(node, ast.ImportFrom)]
+    declared = {
+        one.asname: getattr(import_module(str(node.module)), one.name) for node in imports for one in node.names if one.asname
+    }
+    assert declared == {name: getattr(package, name) for name in package._HOME}
+    assert {*package.__all__} == package._HOME.keys() - {"__version__"}
 
 
 def test_public_names_are_there_and_documented() -> None:

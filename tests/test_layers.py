@@ -277,6 +277,7 @@ TESTED_IN: dict[str, str] = {
     "cluster/local": "cluster/test_conformance.py",
     "cluster/node": "cluster/test_faults.py",
     "cluster/routing": "cluster/test_conformance.py",
+    "cluster/session": "cluster/test_hosts.py",
     "fronts/where": "cluster/test_fronts.py",
     # What a client of the server sees of all of it.
     "fronts/mcp_server/clients": "fronts/mcp_server/test_server.py",

@@ -8,142 +8,154 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cellblock.common.environments import Environment
-    from cellblock.common.secret import Secret
-    from cellblock.common.terminal import printable
+    from cellblock.common.environments import Environment as Environment
+    from cellblock.common.secret import Secret as Secret
+    from cellblock.common.terminal import printable as printable
     from cellblock.common.version import __version__ as __version__
-    from cellblock.errors import (
-        AccessError,
-        BusyError,
-        CellblockError,
-        CheckpointError,
-        CodeExecutionError,
-        ConflictError,
-        CustodianError,
-        DaemonError,
-        ExecutionTimeoutError,
-        FilesError,
-        InterpreterError,
-        InvalidInputError,
-        KernelDiedError,
-        LaunchError,
-        McpServerError,
-        MovingError,
-        NotFoundError,
-        NotPlacedError,
-        NotRunError,
-        OutcomeUnknownError,
-        PreloadError,
-        ProcessError,
-        ProtocolError,
-        SandboxError,
-        SessionLostError,
-        SnapshotError,
-        StateError,
-        StoreError,
-        ToolRunnerError,
-        UnknownCheckpointError,
-        UnsupportedError,
-    )
-    from cellblock.fronts.client.async_client import AsyncClient
-    from cellblock.fronts.client.client import Client
-    from cellblock.fronts.executor.executor import CodeExecutor
-    from cellblock.fronts.executor.sync import SyncApprovalRequest, SyncCodeExecutor, SyncFiles
-    from cellblock.fronts.functions.session_functions import (
-        adopt,
-        change_network,
-        checkpoint,
-        checkpoints,
-        clone_apply,
-        clone_diff,
-        clone_fetch,
-        destroy,
-        diff,
-        drop_checkpoint,
-        exec_process,
-        execute,
-        execute_with_retry,
-        export,
-        file_info,
-        file_versions,
-        fork,
-        get_or_create,
-        list_files,
-        list_kernels,
-        load,
-        make_folder,
-        network,
-        processes,
-        read_file,
-        read_process,
-        redo,
-        remove_file,
-        rename_file,
-        resize_process,
-        restart,
-        restore,
-        restore_trash,
-        save,
-        signal_process,
-        spawn_process,
-        status,
-        stop_process,
-        trash,
-        undo,
-        variables,
-        wipe,
-        write_file,
-        write_process,
-    )
-    from cellblock.fronts.kernel_mgr.client import ExecutionError, KernelClient
-    from cellblock.fronts.kernel_mgr.server import KernelGateway
-    from cellblock.fronts.rollouts.pool import Pool
-    from cellblock.fronts.rollouts.rollout import Rollout
-    from cellblock.host import Filesystem, Host, Limits, Network, Policy, Resources, Session, SessionOptions
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.options import Exact, Rolling
-    from cellblock.host.programs.process import Process
-    from cellblock.model import (
-        AttemptSnapshot,
-        CodeExecutionChunk,
-        CodeExecutionResult,
-        Completions,
-        ErrorInfo,
-        ExecutionResult,
-        HistoryEntry,
-        OutputItem,
-    )
-    from cellblock.model.checkpoints import (
-        Changes,
-        CheckpointRecord,
-        FileAction,
-        FileVersions,
-        StateChanges,
-        TrashEntry,
-        Undone,
-    )
-    from cellblock.model.decisions import CommandRequest, Decision
-    from cellblock.model.files import FileChange, FileInfo
-    from cellblock.model.network import SessionNetwork
-    from cellblock.model.programs import ExecResult, ProcessInfo, ProcessOutput, ProgramOutput
-    from cellblock.model.saving import LeftOut, LoadReport, SaveReport
-    from cellblock.model.sessions import (
-        ExecutionEvent,
-        ExecutionRecord,
-        KernelRecord,
-        PendingApproval,
-        Permission,
-        SessionRecord,
-    )
-    from cellblock.model.variables import ChangedVariable, Variable, VariableChanges
-    from cellblock.tools.apigen.generate import generate_mcp_sources
-    from cellblock.tools.approvals.elicitation import Elicitation
-    from cellblock.tools.approvals.request import ApprovalRequest
-    from cellblock.tools.approvals.rules import Rule, Rules
-    from cellblock.tools.calling.runner import ToolRunner
-    from cellblock.tools.registry.approvals import Approvals
-    from cellblock.tools.serving.approval_channel import ApprovalChannel, ApprovalClient
-    from cellblock.tools.serving.tool_server import ToolServer
+    from cellblock.errors import AccessError as AccessError
+    from cellblock.errors import BusyError as BusyError
+    from cellblock.errors import CellblockError as CellblockError
+    from cellblock.errors import CheckpointError as CheckpointError
+    from cellblock.errors import CodeExecutionError as CodeExecutionError
+    from cellblock.errors import ConflictError as ConflictError
+    from cellblock.errors import CustodianError as CustodianError
+    from cellblock.errors import DaemonError as DaemonError
+    from cellblock.errors import ExecutionTimeoutError as ExecutionTimeoutError
+    from cellblock.errors import FilesError as FilesError
+    from cellblock.errors import InterpreterError as InterpreterError
+    from cellblock.errors import InvalidInputError as InvalidInputError
+    from cellblock.errors import KernelDiedError as KernelDiedError
+    from cellblock.errors import LaunchError as LaunchError
+    from cellblock.errors import McpServerError as McpServerError
+    from cellblock.errors import MovingError as MovingError
+    from cellblock.errors import NotFoundError as NotFoundError
+    from cellblock.errors import NotPlacedError as NotPlacedError
+    from cellblock.errors import NotRunError as NotRunError
+    from cellblock.errors import OutcomeUnknownError as OutcomeUnknownError
+    from cellblock.errors import PreloadError as PreloadError
+    from cellblock.errors import ProcessError as ProcessError
+    from cellblock.errors import ProtocolError as ProtocolError
+    from cellblock.errors import SandboxError as SandboxError
+    from cellblock.errors import SessionLostError as SessionLostError
+    from cellblock.errors import SnapshotError as SnapshotError
+    from cellblock.errors import StateError as StateError
+    from cellblock.errors import StoreError as StoreError
+    from cellblock.errors import ToolRunnerError as ToolRunnerError
+    from cellblock.errors import UnknownCheckpointError as UnknownCheckpointError
+    from cellblock.errors import UnsupportedError as UnsupportedError
+    from cellblock.fronts.client.async_client import AsyncClient as AsyncClient
+    from cellblock.fronts.client.client import Client as Client
+    from cellblock.fronts.executor.executor import CodeExecutor as CodeExecutor
+    from cellblock.fronts.executor.sync import SyncApprovalRequest as SyncApprovalRequest
+    from cellblock.fronts.executor.sync import SyncCodeExecutor as SyncCodeExecutor
+    from cellblock.fronts.executor.sync import SyncFiles as SyncFiles
+    from cellblock.fronts.functions.session_functions import adopt as adopt
+    from cellblock.fronts.functions.session_functions import change_network as change_network
+    from cellblock.fronts.functions.session_functions import checkpoint as checkpoint
+    from cellblock.fronts.functions.session_functions import checkpoints as checkpoints
+    from cellblock.fronts.functions.session_functions import clone_apply as clone_apply
+    from cellblock.fronts.functions.session_functions import clone_diff as clone_diff
+    from cellblock.fronts.functions.session_functions import clone_fetch as clone_fetch
+    from cellblock.fronts.functions.session_functions import destroy as destroy
+    from cellblock.fronts.functions.session_functions import diff as diff
+    from cellblock.fronts.functions.session_functions import drop_checkpoint as drop_checkpoint
+    from cellblock.fronts.functions.session_functions import exec_process as exec_process
+    from cellblock.fronts.functions.session_functions import execute as execute
+    from cellblock.fronts.functions.session_functions import execute_with_retry as execute_with_retry
+    from cellblock.fronts.functions.session_functions import export as export
+    from cellblock.fronts.functions.session_functions import file_info as file_info
+    from cellblock.fronts.functions.session_functions import file_versions as file_versions
+    from cellblock.fronts.functions.session_functions import fork as fork
+    from cellblock.fronts.functions.session_functions import get_or_create as get_or_create
+    from cellblock.fronts.functions.session_functions import list_files as list_files
+    from cellblock.fronts.functions.session_functions import list_kernels as list_kernels
+    from cellblock.fronts.functions.session_functions import load as load
+    from cellblock.fronts.functions.session_functions import make_folder as make_folder
+    from cellblock.fronts.functions.session_functions import network as network
+    from cellblock.fronts.functions.session_functions import processes as processes
+    from cellblock.fronts.functions.session_functions import read_file as read_file
+    from cellblock.fronts.functions.session_functions import read_process as read_process
+    from cellblock.fronts.functions.session_functions import redo as redo
+    from cellblock.fronts.functions.session_functions import remove_file as remove_file
+    from cellblock.fronts.functions.session_functions import rename_file as rename_file
+    from cellblock.fronts.functions.session_functions import resize_process as resize_process
+    from cellblock.fronts.functions.session_functions import restart as restart
+    from cellblock.fronts.functions.session_functions import restore as restore
+    from cellblock.fronts.functions.session_functions import restore_trash as restore_trash
+    from cellblock.fronts.functions.session_functions import save as save
+    from cellblock.fronts.functions.session_functions import signal_process as signal_process
+    from cellblock.fronts.functions.session_functions import spawn_process as spawn_process
+    from cellblock.fronts.functions.session_functions import status as status
+    from cellblock.fronts.functions.session_functions import stop_process as stop_process
+    from cellblock.fronts.functions.session_functions import trash as trash
+    from cellblock.fronts.functions.session_functions import undo as undo
+    from cellblock.fronts.functions.session_functions import variables as variables
+    from cellblock.fronts.functions.session_functions import wipe as wipe
+    from cellblock.fronts.functions.session_functions import write_file as write_file
+    from cellblock.fronts.functions.session_functions import write_process as write_process
+    from cellblock.fronts.kernel_mgr.client import ExecutionError as ExecutionError
+    from cellblock.fronts.kernel_mgr.client import KernelClient as KernelClient
+    from cellblock.fronts.kernel_mgr.server import KernelGateway as KernelGateway
+    from cellblock.fronts.rollouts.pool import Pool as Pool
+    from cellblock.fronts.rollouts.rollout import Rollout as Rollout
+    from cellblock.host import Filesystem as Filesystem
+    from cellblock.host import Host as Host
+    from cellblock.host import Limits as Limits
+    from cellblock.host import Network as Network
+    from cellblock.host import Policy as Policy
+    from cellblock.host import Resources as Resources
+    from cellblock.host import Session as Session
+    from cellblock.host import SessionOptions as SessionOptions
+    from cellblock.host.checkpoints.checkpoint import Checkpoint as Checkpoint
+    from cellblock.host.options import Exact as Exact
+    from cellblock.host.options import Rolling as Rolling
+    from cellblock.host.programs.process import Process as Process
+    from cellblock.model import AttemptSnapshot as AttemptSnapshot
+    from cellblock.model import CodeExecutionChunk as CodeExecutionChunk
+    from cellblock.model import CodeExecutionResult as CodeExecutionResult
+    from cellblock.model import Completions as Completions
+    from cellblock.model import ErrorInfo as ErrorInfo
+    from cellblock.model import ExecutionResult as ExecutionResult
+    from cellblock.model import HistoryEntry as HistoryEntry
+    from cellblock.model import OutputItem as OutputItem
+    from cellblock.model.checkpoints import Changes as Changes
+    from cellblock.model.checkpoints import CheckpointRecord as CheckpointRecord
+    from cellblock.model.checkpoints import FileAction as FileAction
+    from cellblock.model.checkpoints import FileVersions as FileVersions
+    from cellblock.model.checkpoints import StateChanges as StateChanges
+    from cellblock.model.checkpoints import TrashEntry as TrashEntry
+    from cellblock.model.checkpoints import Undone as Undone
+    from cellblock.model.decisions import CommandRequest as CommandRequest
+    from cellblock.model.decisions import Decision as Decision
+    from cellblock.model.files import FileChange as FileChange
+    from cellblock.model.files import FileInfo as FileInfo
+    from cellblock.model.network import SessionNetwork as SessionNetwork
+    from cellblock.model.programs import ExecResult as ExecResult
+    from cellblock.model.programs import ProcessInfo as ProcessInfo
+    from cellblock.model.programs import ProcessOutput as ProcessOutput
+    from cellblock.model.programs import ProgramOutput as ProgramOutput
+    from cellblock.model.saving import LeftOut as LeftOut
+    from cellblock.model.saving import LoadReport as LoadReport
+    from cellblock.model.saving import SaveReport as SaveReport
+    from cellblock.model.sessions import ExecutionEvent as ExecutionEvent
+    from cellblock.model.sessions import ExecutionRecord as ExecutionRecord
+    from cellblock.model.sessions import KernelRecord as KernelRecord
+    from cellblock.model.sessions import PendingApproval as PendingApproval
+    from cellblock.model.sessions import Permission as Permission
+    from cellblock.model.sessions import SessionRecord as SessionRecord
+    from cellblock.model.variables import ChangedVariable as ChangedVariable
+    from cellblock.model.variables import Variable as Variable
+    from cellblock.model.variables import VariableChanges as VariableChanges
+    from cellblock.tools.apigen.generate import generate_mcp_sources as generate_mcp_sources
+    from cellblock.tools.approvals.elicitation import Elicitation as Elicitation
+    from cellblock.tools.approvals.request import ApprovalRequest as ApprovalRequest
+    from cellblock.tools.approvals.rules import Rule as Rule
+    from cellblock.tools.approvals.rules import Rules as Rules
+    from cellblock.tools.calling.runner import ToolRunner as ToolRunner
+    from cellblock.tools.registry.approvals import Approvals as Approvals
+    from cellblock.tools.serving.approval_channel import ApprovalChannel as ApprovalChannel
+    from cellblock.tools.serving.approval_channel import ApprovalClient as ApprovalClient
+    from cellblock.tools.serving.tool_server import ToolServer as ToolServer
 
 _HOME = {
     "__version__": "common.version",
@@ -296,155 +308,7 @@ _HOME = {
     "FileVersions": "model.checkpoints",
 }
 
-__all__ = [
-    "AccessError",
-    "ApprovalChannel",
-    "ApprovalClient",
-    "ApprovalRequest",
-    "Approvals",
-    "AsyncClient",
-    "AttemptSnapshot",
-    "BusyError",
-    "CellblockError",
-    "ChangedVariable",
-    "Changes",
-    "Checkpoint",
-    "CheckpointError",
-    "CheckpointRecord",
-    "Client",
-    "CodeExecutionChunk",
-    "CodeExecutionError",
-    "CodeExecutionResult",
-    "CodeExecutor",
-    "CommandRequest",
-    "Completions",
-    "ConflictError",
-    "CustodianError",
-    "DaemonError",
-    "Decision",
-    "Elicitation",
-    "Environment",
-    "ErrorInfo",
-    "Exact",
-    "ExecResult",
-    "ExecutionError",
-    "ExecutionEvent",
-    "ExecutionRecord",
-    "ExecutionResult",
-    "ExecutionTimeoutError",
-    "FileAction",
-    "FileChange",
-    "FileInfo",
-    "FileVersions",
-    "FilesError",
-    "Filesystem",
-    "HistoryEntry",
-    "Host",
-    "InterpreterError",
-    "InvalidInputError",
-    "KernelClient",
-    "KernelDiedError",
-    "KernelGateway",
-    "KernelRecord",
-    "LaunchError",
-    "LeftOut",
-    "Limits",
-    "LoadReport",
-    "McpServerError",
-    "MovingError",
-    "Network",
-    "NotFoundError",
-    "NotPlacedError",
-    "NotRunError",
-    "OutcomeUnknownError",
-    "OutputItem",
-    "PendingApproval",
-    "Permission",
-    "Policy",
-    "Pool",
-    "PreloadError",
-    "Process",
-    "ProcessError",
-    "ProcessInfo",
-    "ProcessOutput",
-    "ProgramOutput",
-    "ProtocolError",
-    "Resources",
-    "Rolling",
-    "Rollout",
-    "Rule",
-    "Rules",
-    "SandboxError",
-    "SaveReport",
-    "Secret",
-    "Session",
-    "SessionLostError",
-    "SessionNetwork",
-    "SessionOptions",
-    "SessionRecord",
-    "SnapshotError",
-    "StateChanges",
-    "StateError",
-    "StoreError",
-    "SyncApprovalRequest",
-    "SyncCodeExecutor",
-    "SyncFiles",
-    "ToolRunner",
-    "ToolRunnerError",
-    "ToolServer",
-    "TrashEntry",
-    "Undone",
-    "UnknownCheckpointError",
-    "UnsupportedError",
-    "Variable",
-    "VariableChanges",
-    "adopt",
-    "change_network",
-    "checkpoint",
-    "checkpoints",
-    "clone_apply",
-    "clone_diff",
-    "clone_fetch",
-    "destroy",
-    "diff",
-    "drop_checkpoint",
-    "exec_process",
-    "execute",
-    "execute_with_retry",
-    "export",
-    "file_info",
-    "file_versions",
-    "fork",
-    "generate_mcp_sources",
-    "get_or_create",
-    "list_files",
-    "list_kernels",
-    "load",
-    "make_folder",
-    "network",
-    "printable",
-    "processes",
-    "read_file",
-    "read_process",
-    "redo",
-    "remove_file",
-    "rename_file",
-    "resize_process",
-    "restart",
-    "restore",
-    "restore_trash",
-    "save",
-    "signal_process",
-    "spawn_process",
-    "status",
-    "stop_process",
-    "trash",
-    "undo",
-    "variables",
-    "wipe",
-    "write_file",
-    "write_process",
-]
+__all__ = sorted(_HOME.keys() - {"__version__"})
 
 
 def __getattr__(name: str) -> Any:

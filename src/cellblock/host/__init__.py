@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cellblock.host.host import Host
-    from cellblock.host.options import SessionOptions
-    from cellblock.host.output.limits import Limits
-    from cellblock.host.session import Session
-    from cellblock.walls.sandbox.policy import Filesystem, Network, Policy, Resources
-    from cellblock.walls.sandbox.srt import SrtPolicy
-    from cellblock.walls.sandbox.tiers import Tier
+    from cellblock.host.host import Host as Host
+    from cellblock.host.options import SessionOptions as SessionOptions
+    from cellblock.host.output.limits import Limits as Limits
+    from cellblock.host.session import Session as Session
+    from cellblock.walls.sandbox.policy import Filesystem as Filesystem
+    from cellblock.walls.sandbox.policy import Network as Network
+    from cellblock.walls.sandbox.policy import Policy as Policy
+    from cellblock.walls.sandbox.policy import Resources as Resources
+    from cellblock.walls.sandbox.srt import SrtPolicy as SrtPolicy
+    from cellblock.walls.sandbox.tiers import Tier as Tier
 
 _HOME = {
     "Filesystem": "cellblock.walls.sandbox.policy",
@@ -29,18 +32,7 @@ _HOME = {
     "Tier": "cellblock.walls.sandbox.tiers",
 }
 
-__all__ = [
-    "Filesystem",
-    "Host",
-    "Limits",
-    "Network",
-    "Policy",
-    "Resources",
-    "Session",
-    "SessionOptions",
-    "SrtPolicy",
-    "Tier",
-]
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ empty reply at the end. An ``error`` can replace any of them, and is the last fr
 
 from __future__ import annotations
 
-from cellblock.operations import (
+from cellblock.operations import (  # noqa: F401  # each declares its operations
     approvals,
     checkpoints,
     clones,
@@ -28,22 +28,4 @@ from cellblock.operations import (
     sessions,
     tools,
 )
-from cellblock.operations.base import OPERATIONS
-
-__all__ = [
-    "OPERATIONS",
-    "approvals",
-    "checkpoints",
-    "clones",
-    "environments",
-    "executions",
-    "files",
-    "moving",
-    "network",
-    "overview",
-    "programs",
-    "saving",
-    "secrets",
-    "sessions",
-    "tools",
-]
+from cellblock.operations.base import OPERATIONS as OPERATIONS

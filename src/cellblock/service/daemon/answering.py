@@ -9,7 +9,7 @@ from typing import Any
 from cellblock.errors import CheckpointError, KernelDiedError, LaunchError, ProtocolError, StateError
 from cellblock.operations import OPERATIONS
 from cellblock.operations.base import Request
-from cellblock.service.daemon import (
+from cellblock.service.daemon import (  # noqa: F401  # each enters its handlers
     approval_handlers,
     checkpoint_handlers,
     clone_handlers,
@@ -27,24 +27,6 @@ from cellblock.service.daemon import (
 )
 from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.handlers import HANDLERS
-
-__all__ = [
-    "answer",
-    "approval_handlers",
-    "checkpoint_handlers",
-    "clone_handlers",
-    "environment_handlers",
-    "execution_handlers",
-    "file_handlers",
-    "moving",
-    "network_handlers",
-    "overview_handlers",
-    "program_handlers",
-    "save_handlers",
-    "secret_handlers",
-    "session_handlers",
-    "tool_handlers",
-]
 
 _BY_ENDING = (KernelDiedError, LaunchError, CheckpointError, ProtocolError, StateError)
 """Errors of clients that use a session while another one ends it."""
