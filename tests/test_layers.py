@@ -265,7 +265,6 @@ TESTED_IN: dict[str, str] = {
     "service/daemon/link": "fronts/gateway/test_events.py",
     "fronts/gateway/forwarding": "fronts/gateway/test_ports.py",
     # Both ends of a cluster's connections, and what is between: it takes nodes to see.
-    "cluster/cluster_connection": "cluster/test_sync_hosts.py",
     "cluster/director": "cluster/test_faults.py",
     "cluster/emptying": "cluster/test_moving.py",
     "cluster/ray_nodes": "cluster/test_faults.py",

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
-import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Any
 
 from cellblock.common import loop_thread
@@ -19,8 +16,7 @@ if TYPE_CHECKING:
     from cellblock.cluster.link import ClusterLink
     from cellblock.common.loop_thread import LoopThread
 
-_AHEAD = 1000
-"""Parts of an answer that are read before they are requested."""
+_END = object()
 
 
 class ClusterConnection:
@@ -36,7 +32,8 @@ class ClusterConnection:
         self.thread = thread
         self.link = link
         self._process = os.getpid()
-        self._following: _Following | None = None
+        self._coming: asyncio.Future[Any] | None = None
+        """The next part for `follow`, requested before it is needed."""
         self.closed = False
 
     @property
@@ -56,12 +53,16 @@ class ClusterConnection:
     def follow(self, request: Request[Any], body: bytes = b"") -> Generator[Any, None, None]:
         """Send a request that has many answers, and yield them as they arrive."""
         self._check()
-        following = self._following = _Following(self.thread, self.link.follow(request, body))
+        parts = self.link.follow(request, body)
+        coming = self._coming = self.thread.call(_next, parts)
         try:
-            yield from following
+            while (part := self.thread.run(coming)) is not _END:
+                coming = self._coming = self.thread.call(_next, parts)
+                yield part
         finally:
-            self._following = None
-            following.close()
+            self._coming = None
+            if self.thread.usable:
+                self.thread.run(_end(coming, parts))
 
     def hears_before(self, descriptor: int) -> bool:
         """While `follow` is in progress, wait for more parts or until a descriptor is readable.
@@ -69,94 +70,38 @@ class ClusterConnection:
         Returns:
             Whether there are more parts.
         """
-        assert self._following is not None
-        return self._following.comes_before(descriptor)
+        assert self._coming is not None
+        return self.thread.run(_comes_before(self._coming, descriptor))
 
     def _check(self) -> None:
         if not self.usable:
             raise DaemonError("the connection to the cluster is closed, or belongs to the process before a fork")
 
 
-class _Following:
-    """The parts of an answer, which a task reads ahead."""
+def _next(parts: AsyncGenerator[Any, None]) -> asyncio.Future[Any]:
+    return asyncio.ensure_future(anext(parts, _END))
 
-    def __init__(self, thread: LoopThread, parts: AsyncGenerator[Any, None]) -> None:
-        self._thread = thread
-        self._parts: deque[Any] = deque()
-        self._outcome: BaseException | None = None
-        self._over = False
-        self._changed = threading.Condition()
-        self._room = asyncio.Semaphore(_AHEAD)
-        self._readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._task = thread.call(lambda: asyncio.ensure_future(self._read(parts)))
 
-    async def _read(self, parts: AsyncGenerator[Any, None]) -> None:
-        try:
-            async for part in parts:
-                self._add(part)
-                await self._room.acquire()
-        except BaseException as error:  # any error: the thread that waits for a part gets it
-            self._outcome = error
-            if isinstance(error, asyncio.CancelledError):
-                raise
-        finally:
-            await parts.aclose()
-            with self._changed:
-                self._over = True
-                self._changed.notify()
-            self._wake()
+async def _end(coming: asyncio.Future[Any], parts: AsyncGenerator[Any, None]) -> None:
+    coming.cancel()
+    await asyncio.gather(coming, return_exceptions=True)
+    await parts.aclose()
 
-    def _add(self, part: Any) -> None:
-        with self._changed:
-            self._parts.append(part)
-            self._changed.notify()
-        self._wake()
 
-    def _wake(self) -> None:
-        try:
-            os.write(self._writable, b"x")
-        except OSError:
-            pass  # full, which wakes as well, or closed
-
-    def __iter__(self) -> Iterator[Any]:
-        while True:
-            with self._changed:
-                while not self._parts and not self._over:
-                    self._changed.wait()
-                if not self._parts:
-                    break
-                part = self._parts.popleft()
-            self._thread.loop.call_soon_threadsafe(self._room.release)
-            yield part
-        if self._outcome is not None:
-            raise self._outcome
-
-    def comes_before(self, descriptor: int) -> bool:
-        """Wait for another part or a readable descriptor; return whether there is a part, or the end."""
-        poll = select.poll()
-        poll.register(self._readable, select.POLLIN)
-        poll.register(descriptor, select.POLLIN)
-        while True:
-            with self._changed:
-                if self._parts or self._over:
-                    return True
-            ready = {number for number, _ in poll.poll()}
-            if self._readable in ready:
-                os.read(self._readable, 65536)
-            elif ready:
-                return False
-
-    def close(self) -> None:
-        """Stop reading."""
-
-        async def stop() -> None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-        if self._thread.usable:
-            self._thread.run(stop())
-        for descriptor in (self._readable, self._writable):
-            os.close(descriptor)
+async def _comes_before(coming: asyncio.Future[Any], descriptor: int) -> bool:
+    """Wait for the next part or until a descriptor is readable. Return whether the part came first."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(descriptor, readable.set)
+    except OSError:  # a file, which is always readable, or closed
+        return coming.done()
+    waiting = loop.create_task(readable.wait())
+    try:
+        await asyncio.wait([coming, waiting], return_when=asyncio.FIRST_COMPLETED)
+        return coming.done()
+    finally:
+        waiting.cancel()
+        loop.remove_reader(descriptor)
 
 
 def _connect(address: str, patience: float) -> ClusterConnection:
