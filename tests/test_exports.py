@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module
-from types import ModuleType
+from pathlib import Path
 
 import pytest
 
@@ -26,14 +26,23 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("package", [cellblock, host], ids=lambda package: package.__name__)
-def test_names_are_declared_for_type_checkers_as_they_are_loaded(package: ModuleType) -> None:
-    imports = [node for node in ast.walk(ast.parse(inspect.getsource(package))) if isinstance(node, ast.ImportFrom)]
+def test_the_stub_lists_names_as_they_are_loaded() -> None:
+    stub = ast.parse(Path(cellblock.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    declared = [
+        (node.module, one.name, one.asname) for node in stub.body if isinstance(node, ast.ImportFrom) for one in node.names
+    ]
+    assert [*cellblock.__all__, "__version__"] == [*sorted({name for _, name, _ in declared} - {"__version__"}), "__version__"]
+    for module, name, exported in declared:
+        assert name == exported
+        assert getattr(cellblock, name) is getattr(import_module(str(module)), name)
+
+
+def test_names_of_hosts_are_declared_for_type_checkers_as_they_are_loaded() -> None:
+    imports = [node for node in ast.walk(ast.parse(inspect.getsource(host))) if isinstance(node, ast.ImportFrom)]
     declared = {
         one.asname: getattr(import_module(str(node.module)), one.name) for node in imports for one in node.names if one.asname
     }
-    assert declared == {name: getattr(package, name) for name in package._HOME}
-    assert {*package.__all__} == package._HOME.keys() - {"__version__"}
+    assert declared == {name: getattr(host, name) for name in host.__all__}
 
 
 def test_public_names_are_there_and_documented() -> None:

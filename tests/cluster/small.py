@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cellblock.cluster import RayHosts
 from cellblock.cluster.cluster_options import ClusterOptions
@@ -27,6 +27,9 @@ from cellblock.operations.sessions import Census
 from cellblock.service.daemon.lease import Lease, now
 from cellblock.service.daemon.link import DaemonLink
 from cellblock.service.daemon.place import Place
+
+if TYPE_CHECKING:
+    from cellblock.cluster.ray_nodes import RayNodes
 
 MEMORY = 1 << 30
 OPTIONS = ClusterOptions(memory=MEMORY, session_memory=16 << 20, lease=10.0)
@@ -146,7 +149,7 @@ class SmallHost:
 
 
 class SmallCluster:
-    """Nodes, a director, and links to it. As `Nodes`, it tells the director of them."""
+    """Nodes, a director, and links to it. As `RayNodes`, it tells the director of them."""
 
     def __init__(self, directory: Path, options: ClusterOptions = OPTIONS) -> None:
         self.directory = directory
@@ -166,7 +169,7 @@ class SmallCluster:
         self.obeys: dict[str, Director] = {}
 
     def new_director(self) -> Director:
-        return Director(self.credentials, self.options.to_dict(), __version__, self)
+        return Director(self.credentials, self.options.to_dict(), __version__, cast("RayNodes", self))
 
     @property
     def director(self) -> Director:
@@ -178,7 +181,7 @@ class SmallCluster:
     async def asked(self, what: str, *arguments: Any) -> Any:
         return await getattr(self.director, what)(*arguments)
 
-    # -- as `Nodes`
+    # -- as `RayNodes`
     async def number(self) -> int:
         self.numbers += 1
         return self.numbers

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cellblock.cluster.cluster_options import ClusterOptions
 from cellblock.cluster.emptying import Emptying
@@ -22,6 +22,9 @@ from cellblock.errors import DaemonError
 from cellblock.model.sessions import mark_of
 from cellblock.operations.moving import TakeOver
 from cellblock.service.daemon.link import DaemonLink
+
+if TYPE_CHECKING:
+    from cellblock.cluster.ray_nodes import RayHost, RayNodes
 
 _REPORTS = 200
 """Reports that a director takes in a second. It has time for some 1,200 calls."""
@@ -38,38 +41,6 @@ _SUSPECT = 1.0
 
 _LOOK_AGAIN = 0.25
 """Seconds between two checks whether a name is in doubt."""
-
-
-class Host(Protocol):
-    """The host of one node, as the director sees it."""
-
-    async def ask(self, what: str, *arguments: Any) -> Any:
-        pass
-
-    def kill(self) -> None:
-        """End the host permanently."""
-
-
-class Nodes(Protocol):
-    """The nodes of a cluster; see `RayNodes`."""
-
-    async def number(self) -> int:
-        pass
-
-    async def latest(self) -> int:
-        pass
-
-    async def all(self) -> Sequence[Mapping[str, Any]]:
-        pass
-
-    async def draining(self) -> Mapping[str, float]:
-        pass
-
-    def host(self, ray_node: str, *, cpus: float, memory: int, on: str, arguments: tuple[Any, ...]) -> Host:
-        """Create the host of a node, unless it exists."""
-
-    async def request(self, bundles: list[dict[str, float]]) -> None:
-        """Report the memory that waiting sessions need."""
 
 
 class _Waiting:
@@ -106,7 +77,7 @@ def pause(hosts: int, lease: float) -> float:
 class Director:
     """An actor that places sessions on hosts, and locates them. Its methods return plain data."""
 
-    def __init__(self, credentials: str, options: dict[str, Any], version: str, nodes: Nodes | None = None) -> None:
+    def __init__(self, credentials: str, options: dict[str, Any], version: str, nodes: RayNodes | None = None) -> None:
         """Start without any knowledge.
 
         Args:
@@ -127,7 +98,7 @@ class Director:
         """By the mark of the host."""
         self._tls: Any = None
         self._queue: deque[_Waiting] = deque()
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, RayHost] = {}
         """The actors, by the node's id."""
         self._making: dict[str, asyncio.Task[None]] = {}
         self._marks: dict[str, str] = {}

@@ -20,8 +20,8 @@ from cellblock.operations.async_base_client import AsyncBaseClient
 from cellblock.operations.base import Request
 from cellblock.operations.data import execution_of, milliseconds, read_answer
 from cellblock.operations.executions import Follow, Submit
-from cellblock.operations.files import Install, ReadFile, WriteFile, WritePart
-from cellblock.operations.reading import FileReading
+from cellblock.operations.file_parts import FileReading, write_in_parts
+from cellblock.operations.files import Install, ReadFile, WriteFile
 from cellblock.operations.saving import Load, Save
 from cellblock.operations.sessions import Destroy, Interrupt
 from cellblock.operations.tools import RegisterServer
@@ -316,17 +316,7 @@ class ClusterSession:
         """Write a file atomically. Text is encoded as UTF-8. Large data can be passed in pieces."""
         if isinstance(data, bytes | str):
             return FileInfo.from_dict(await self._link.call(WriteFile(self.id, path), as_bytes(data, "data")))
-        upload = secrets.token_hex(16)
-        try:
-            async for piece in data:
-                await self._link.call(WritePart(self.id, path, upload), piece)
-            written = await self._link.call(WritePart(self.id, path, upload, more=False))
-        except BaseException:  # also a cancellation: received parts are dropped
-            with suppress(CellblockError):
-                await asyncio.shield(self._link.call(WritePart(self.id, path, upload, abort=True)))
-            raise
-        assert written is not None, "a complete file has a description"
-        return FileInfo.from_dict(written)
+        return FileInfo.from_dict(await write_in_parts(self._link.call, self.id, path, data))
 
     # -- programs beside the kernel, approvals, network ------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from cellblock.fronts.cli.daemon_access import ask, connected
 from cellblock.fronts.cli.output import finish, finish_list, moment, wants_json
 from cellblock.fronts.cli.problems import OK
 from cellblock.fronts.cli.progress import Progress
+from cellblock.operations.file_parts import FileReading
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, WritePart
-from cellblock.operations.reading import FileReading
 from cellblock.service.daemon.daemon_connection import SessionConnection
 
 app = new_app("List, copy, rename and remove files of a session. Absolute paths are as its code sees them.")

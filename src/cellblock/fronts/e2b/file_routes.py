@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import secrets
 import zlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import FormData, UploadFile
@@ -16,13 +12,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from cellblock.errors import CellblockError, FilesError, InvalidInputError, UnsupportedError
+from cellblock.errors import FilesError, InvalidInputError, UnsupportedError
 from cellblock.fronts.e2b.contexts import contexts_of
-from cellblock.operations.files import WritePart
-from cellblock.operations.reading import FileReading
+from cellblock.operations.file_parts import FileReading, write_in_parts
 
 if TYPE_CHECKING:
-    from cellblock.fronts.e2b.contexts import Contexts
+    pass
 
 _PART = 4 * 1024 * 1024
 _IN_MEMORY, _MOST_FIELDS = 64 * 1024, 16
@@ -55,14 +50,13 @@ async def _next(request: Request, reading: FileReading) -> bytes:
 
 async def upload(request: Request) -> Response:
     """Write the files in the body. Each is written atomically, and missing directories are created."""
-    contexts = contexts_of(request)
     check_user(request.query_params.get("username", ""))
     if any(name.startswith("x-metadata-") for name in request.headers):
         raise UnsupportedError("file metadata is not supported: leave it out")
-    given, most = request.query_params.get("path", ""), request.app.state.max_upload
+    given = request.query_params.get("path", "")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/octet-stream":
-        return JSONResponse([await _write(contexts, given, _plain(request), most)])
+        return JSONResponse([await _write(request, given, _plain(request))])
     if kind != "multipart/form-data":
         raise InvalidInputError("the Content-Type must be multipart/form-data or application/octet-stream")
     form = await _form(request)
@@ -72,7 +66,7 @@ async def upload(request: Request) -> Response:
             raise InvalidInputError("the body has no file in a field of the name 'file'")
         if given and len(files) > 1:
             raise InvalidInputError("path is for one file: the names of several are in the body")
-        return JSONResponse([await _write(contexts, given or file.filename or "", _pieces(file), most) for file in files])
+        return JSONResponse([await _write(request, given or file.filename or "", _pieces(file)) for file in files])
     finally:
         await form.close()
 
@@ -120,41 +114,31 @@ async def _plain(request: Request) -> AsyncIterator[bytes]:
         raise InvalidInputError("the body ends before what gzip has compressed does")
 
 
-async def _write(contexts: Contexts, given: str, pieces: AsyncIterator[bytes], most: int) -> dict[str, Any]:
-    """Write a file, and return its description for E2B's clients. An incomplete file is dropped.
+async def _write(request: Request, given: str, pieces: AsyncIterator[bytes]) -> dict[str, Any]:
+    """Write a file, and return its description for E2B's clients.
 
     Args:
-        contexts: The contexts of the sandbox.
+        request: The request.
         given: The client's path.
         pieces: The content.
-        most: The maximum number of bytes.
 
     Raises:
         InvalidInputError: The path is invalid.
         FilesError: The file is too large (known late for a compressed file), or cannot be written.
     """
+    contexts, state = contexts_of(request), request.app.state
     path = contexts.workspace.inner(given)
-    part = partial(WritePart, path=path, upload=secrets.token_hex(16))
-    waiting, size = bytearray(), 0
-    try:
-        async for piece in pieces:
-            size += len(piece)
-            check_size(size, most)
-            waiting += piece
-            if len(waiting) >= _PART:
-                await contexts.ask(part, bytes(waiting))
-                waiting.clear()
-        await contexts.ask(partial(part, more=False), bytes(waiting))
-    except BaseException:  # the client may have left
-        await asyncio.shield(asyncio.create_task(_drop(contexts, partial(part, abort=True))))
-        raise
+    await write_in_parts(state.link.call, await contexts.ready(), path, _bounded(pieces, state.max_upload))
     outer = contexts.workspace.outer(path)
     return {"name": outer.rpartition("/")[2], "type": "file", "path": outer}
 
 
-async def _drop(contexts: Contexts, part: Callable[[str], WritePart]) -> None:
-    with suppress(CellblockError):
-        await contexts.ask(part)
+async def _bounded(pieces: AsyncIterator[bytes], most: int) -> AsyncIterator[bytes]:
+    size = 0
+    async for piece in pieces:
+        size += len(piece)
+        check_size(size, most)
+        yield piece
 
 
 def check_size(size: int, most: int) -> None:

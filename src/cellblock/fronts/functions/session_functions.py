@@ -34,8 +34,8 @@ from cellblock.operations.base import Request
 from cellblock.operations.base_client import BaseClient
 from cellblock.operations.data import milliseconds, session_of
 from cellblock.operations.executions import Lookup, Submit
+from cellblock.operations.file_parts import FileReading
 from cellblock.operations.files import WritePart
-from cellblock.operations.reading import FileReading
 from cellblock.operations.saving import Export, Load, Save
 from cellblock.operations.sessions import Create, Interrupt, Status
 from cellblock.service import settings

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import secrets
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -14,7 +11,7 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.convertors import Convertor, register_url_convertor
 
-from cellblock.errors import CellblockError, FilesError
+from cellblock.errors import FilesError
 from cellblock.fronts.gateway.access import check_scope, link_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
@@ -24,7 +21,8 @@ from cellblock.fronts.gateway.session_routes import Read, Run
 from cellblock.model.files import FileInfo
 from cellblock.operations.base import AnswerT
 from cellblock.operations.base import Request as Asked
-from cellblock.operations.files import ListFiles, MakeFolder, ReadPart, RemoveFile, RenameFile, StatFile, WritePart
+from cellblock.operations.file_parts import write_in_parts
+from cellblock.operations.files import ListFiles, MakeFolder, ReadPart, RemoveFile, RenameFile, StatFile
 from cellblock.service.daemon.link import SessionLink
 from cellblock.service.store.tokens import Token
 
@@ -163,19 +161,7 @@ async def _parts(
 )
 async def write_file(request: Request, session: str, path: str, _: Run) -> Response:
     """Write the body to a file. The file appears when it is complete; missing folders are made."""
-    link, upload = link_of(request), secrets.token_hex(16)
-    waiting = bytearray()
-    try:
-        async for piece in request.stream():
-            waiting += piece
-            if len(waiting) >= _PART:
-                await link.call(WritePart(session, path, upload), bytes(waiting))
-                waiting.clear()
-        return json_response(await link.call(WritePart(session, path, upload, more=False), bytes(waiting)), 201)
-    except BaseException:  # the client has left, or the body is too large: received data is dropped
-        with suppress(CellblockError):
-            await asyncio.shield(link.call(WritePart(session, path, upload, abort=True)))
-        raise
+    return json_response(await write_in_parts(link_of(request).call, session, path, request.stream()), 201)
 
 
 add(router, RemoveFile)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from cellblock.errors import CellblockError, NotFoundError
 from cellblock.fronts.jupyter.messages import Channel, Message, make
 from cellblock.model.sessions import SessionRecord
-from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.executions import Answer
 from cellblock.operations.sessions import Destroy, Interrupt, Restart
+from cellblock.service.daemon.link import SessionLink
 
 _log = logging.getLogger("cellblock.jupyter")
 
@@ -22,16 +22,6 @@ _MAX_WAITING = 10_000
 _MAX_WAITING_BYTES = 64 * 1024 * 1024
 _MAX_MISSED = 16 * 1024 * 1024
 """Bytes that are buffered for a client that has lost its connection."""
-
-
-class Daemon(Protocol):
-    """The daemon's interface for kernels: `AsyncConnection`, or an object that has connections."""
-
-    async def call(self, request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-        pass
-
-    def follow(self, request: Request[Any], body: bytes = b"") -> AsyncGenerator[Any, None]:
-        pass
 
 
 class Client(Protocol):
@@ -81,7 +71,7 @@ class JupyterKernel:
         gone: Set when the session has ended.
     """
 
-    def __init__(self, daemon: Daemon, record: SessionRecord, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, daemon: SessionLink, record: SessionRecord, handlers: Mapping[str, Handler]) -> None:
         """Set up without clients.
 
         Args:

@@ -7,10 +7,11 @@ from typing import Any
 
 from cellblock.errors import NotFoundError
 from cellblock.fronts.jupyter.execution import execute
-from cellblock.fronts.jupyter.kernel import Daemon, Handler, JupyterKernel
+from cellblock.fronts.jupyter.kernel import Handler, JupyterKernel
 from cellblock.fronts.jupyter.request_handlers import KINDS, answer
 from cellblock.model.sessions import SessionRecord
 from cellblock.operations.sessions import List, Status
+from cellblock.service.daemon.link import SessionLink
 
 TAG = {"made by": "jupyter"}
 """The tag of sessions that Jupyter clients have made."""
@@ -39,7 +40,7 @@ def session_id(kernel: str) -> str:
 class JupyterKernels:
     """The kernels of one server, created on first use."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: SessionLink) -> None:
         self._daemon = daemon
         self._kernels: dict[str, JupyterKernel] = {}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cellblock.errors import FilesError
-from cellblock.operations.reading import FileReading
+from cellblock.operations.file_parts import FileReading
 
 FILE = {"path": "a", "size": 5, "modified": 1.0}
 
