@@ -134,8 +134,8 @@ class RayHosts:
         finally:
             closing = asyncio.ensure_future(session.close())
             await asyncio.wait([closing])
-            if not closing.cancelled() and (error := closing.exception()) is not None and not _is_gone(error):
-                raise error
+            if not closing.cancelled() and (error := closing.exception()) is not None and not isinstance(error, LookupError):
+                raise error  # a LookupError says that the session no longer exists
 
     async def find(self, name: str) -> ClusterSession:
         """Return the session with a name or id.
@@ -157,8 +157,3 @@ class RayHosts:
     async def status(self) -> dict[str, Any]:
         """Return nodes with their sessions and memory, the waiting queue, and problems."""
         return dict(await self.link.director.asked("status"))
-
-
-def _is_gone(error: BaseException) -> bool:
-    """Return whether an error means that the session no longer exists."""
-    return isinstance(error, LookupError)

@@ -7,15 +7,15 @@ import inspect
 import os
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from cellblock.errors import CellblockError, DaemonError, OutcomeUnknownError
+from cellblock.errors import DaemonError, OutcomeUnknownError
 from cellblock.model import CodeExecutionResult
 from cellblock.model.files import FileInfo
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord, Language, SessionRecord, outcome_of
-from cellblock.operations.asking import as_bytes, as_code
+from cellblock.operations.asking import as_bytes, as_code, stop_submission
 from cellblock.operations.async_base_client import AsyncBaseClient
 from cellblock.operations.base import Request
 from cellblock.operations.data import execution_of, milliseconds, read_answer
@@ -23,7 +23,7 @@ from cellblock.operations.executions import Follow, Submit
 from cellblock.operations.file_parts import FileReading, write_in_parts
 from cellblock.operations.files import Install, ReadFile, WriteFile
 from cellblock.operations.saving import Load, Save
-from cellblock.operations.sessions import Destroy, Interrupt
+from cellblock.operations.sessions import Destroy
 from cellblock.operations.tools import RegisterServer
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_TRIES, _PAUSE = 10, 0.01
 
 
 class _Client(AsyncBaseClient):
@@ -120,16 +119,8 @@ class ClusterSession:
         try:
             return CodeExecutionResult.from_dict(await self._link.call(request, as_code(code)))
         except asyncio.CancelledError:
-            await asyncio.shield(self._stop(request.key))
+            await asyncio.shield(stop_submission(self._link.call, self.id, request.key))
             raise
-
-    async def _stop(self, key: str) -> None:
-        """Stop an execution whose caller no longer waits for it. The execution may arrive after this request."""
-        with suppress(CellblockError):
-            for _ in range(_TRIES):
-                if await self._link.call(Interrupt(self.id, key)):
-                    return
-                await asyncio.sleep(_PAUSE)
 
     async def submit(
         self,

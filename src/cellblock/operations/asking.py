@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.model.checkpoints import branch_names, check_seeds
 from cellblock.model.programs import as_command, check_size
 from cellblock.operations.checkpoints import Fork
 from cellblock.operations.data import milliseconds, process_of, session_of
 from cellblock.operations.network import ChangeNetwork
 from cellblock.operations.programs import Exec, ReadProcess, Spawn, StopProcess
+from cellblock.operations.sessions import Interrupt
 
 if TYPE_CHECKING:
     from cellblock.model.programs import ProcessInfo
@@ -115,3 +118,18 @@ def as_code(code: str) -> bytes:
     if not isinstance(code, str):
         raise InvalidInputError(f"code must be a string, not {type(code).__name__}")
     return code.encode("utf-8", "surrogatepass")
+
+
+async def stop_submission(call: Callable[[Interrupt], Awaitable[bool]], session: str, key: str) -> None:
+    """Stop an execution whose caller no longer waits for it. The execution may arrive after the first of these requests.
+
+    Args:
+        call: Runs an operation.
+        session: The session.
+        key: The key of the execution.
+    """
+    with suppress(CellblockError):
+        for _ in range(10):
+            if await call(Interrupt(session, key)):
+                return
+            await asyncio.sleep(0.01)

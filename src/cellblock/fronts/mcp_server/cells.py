@@ -16,9 +16,9 @@ from cellblock.fronts.mcp_server.clients import Asker
 from cellblock.model import CodeExecutionResult
 from cellblock.model.sessions import ExecutionEvent, outcome_of
 from cellblock.operations.approvals import Pending
+from cellblock.operations.asking import stop_submission
 from cellblock.operations.data import milliseconds
 from cellblock.operations.executions import Cancel, Follow, Submit
-from cellblock.operations.sessions import Interrupt
 
 if TYPE_CHECKING:
     from cellblock.fronts.mcp_server.clients import Clients
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _AGAIN = 5.0
 """Seconds after which requests that belong to no cell are looked for again, because no event reports them."""
-
-_TRIES, _PAUSE = 10, 0.01
 
 _SAID = 100_000
 """Characters of the end of a cell's output that are kept for a call that does not wait for its end."""
@@ -164,15 +162,6 @@ async def begin(clients: Clients, session: SessionRecord, code: str, timeout: fl
         submitted = await clients.place.link.call(request, code.encode("utf-8", "surrogatepass"))
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
-            await _keep_from_running(clients, session, request.key)
+            await stop_submission(clients.ask, session.kernel_id, request.key)
         raise
     return Cell(clients, session, submitted["id"])
-
-
-async def _keep_from_running(clients: Clients, session: SessionRecord, key: str) -> None:
-    """Stop the submission of a cancelled call, which may still be in transit."""
-    with suppress(CellblockError):
-        for _ in range(_TRIES):
-            if await clients.ask(Interrupt(session.kernel_id, key)):
-                return
-            await asyncio.sleep(_PAUSE)
