@@ -186,6 +186,7 @@ class Session(AsyncOnly):
             own=place.resolved.stay_in is not None,
             label=label,
             repository=place.clone is not None,
+            own_sandbox=self._start_from is None and not self.untouched,
         )
         kernels = self._host.kernels
         resuming = Resuming(

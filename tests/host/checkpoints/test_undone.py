@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import shutil
 import stat
 from datetime import date
@@ -241,6 +242,46 @@ async def test_what_snapshots_leave_out_goes_with_the_cell_that_made_it(zygote_h
         assert (tmp_path / "r" / ".git" / "HEAD").exists()
         assert (await session.undo()).files_left == ""
         assert not [*tmp_path.iterdir()]
+
+
+async def test_a_protected_name_goes_with_the_cell_that_made_it(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        made = "import os; os.mkdir('.git'); open('.git/HEAD', 'w').close(); open('.npmrc', 'w').close()"
+        await run(session, "x = 1", made)
+        why = "'.git/HEAD' has changed, and snapshots exclude '.git'"
+        assert (await session.execute("open('.git/HEAD', 'w').write('new')")).not_undoable == why
+        with pytest.raises(CheckpointError, match=re.escape(why)):
+            await session.undo()
+        assert {file.path for file in (await session.undo(2)).files} == {".git", ".npmrc"}
+        assert not [*tmp_path.iterdir()]
+        await session.redo()
+        assert (tmp_path / ".git" / "HEAD").read_text() == "new"
+        assert (tmp_path / ".npmrc").exists()
+
+
+async def test_a_protected_name_from_the_trash_replaces_nothing(native_host: Host, tmp_path: Path) -> None:
+    async with native_host.session(working_dir=tmp_path) as session:
+        await run(session, "x = 1", "import os; os.mkdir('.git'); open('.git/HEAD', 'w').write('cell')")
+        await session.undo()
+        await session.restore_trash(".git")
+        (tmp_path / ".git" / "HEAD").write_text("person")
+        for path in (".git", ".git/HEAD"):
+            with pytest.raises(SnapshotError, match="the session may not change it"):
+                await session.restore_trash(path)
+        assert (tmp_path / ".git" / "HEAD").read_text() == "person"
+
+
+async def test_a_person_changes_a_protected_name_while_an_undone_cell_runs(native_host: Host, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    async with native_host.session(working_dir=tmp_path) as session:
+        code = "import time, os\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)"
+        running = asyncio.create_task(session.execute(code))
+        await eventually((tmp_path / "begun").exists)
+        (tmp_path / ".git" / "HEAD").touch()
+        (tmp_path / "go").touch()
+        await running
+        assert (await session.undo()).files_left == ""
+        assert (tmp_path / ".git" / "HEAD").exists()
 
 
 async def test_no_cell_is_undone_in_part_that_changed_what_snapshots_leave_out(zygote_host: Host, tmp_path: Path) -> None:

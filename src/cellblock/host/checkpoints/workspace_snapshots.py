@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -20,17 +21,19 @@ from cellblock.errors import SnapshotError
 from cellblock.host.closing import in_thread
 from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
+from cellblock.host.kernels.pairs import files_time
 from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.host.snapshots.entries import Folder
 from cellblock.host.snapshots.journal import HeldError
 from cellblock.host.snapshots.snapshots import Reverted
-from cellblock.host.snapshots.times import Spans
+from cellblock.host.snapshots.times import Spans, is_within
 from cellblock.host.snapshots.trash import Entry, Reason, Trash, Unpacked, purge_if_due
 from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
 from cellblock.host.snapshots.versions import version_in
 from cellblock.host.snapshots.written import Description
 from cellblock.model.checkpoints import FileVersion, TrashEntry
+from cellblock.walls.sandbox.paths import is_inside
 
 _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")
@@ -67,6 +70,7 @@ class CheckpointFiles:
         own: bool,
         label: str = "",
         repository: bool = False,
+        own_sandbox: bool = False,
     ) -> None:
         """Set the paths. Nothing is read yet.
 
@@ -77,6 +81,7 @@ class CheckpointFiles:
             own: Whether the program gave the session this directory.
             label: The session's name; may be empty.
             repository: Whether snapshots contain ``.git``, so that commits can be undone.
+            own_sandbox: Whether the session is about to start its sandbox. It can change no path in `walls` that exists now.
         """
         self.label = label
         self._repository = repository
@@ -85,6 +90,7 @@ class CheckpointFiles:
         self._workspace = Path(os.path.realpath(workspace))
         self._make_store = store
         self._walls = walls
+        self._starts = files_time() if own_sandbox else 0
         self._made: Snapshots | None = None
         self._lock = threading.Lock()
         self._known: Snapshot | None = None
@@ -128,7 +134,7 @@ class CheckpointFiles:
         if self.too_many:
             raise SnapshotError(self.too_many)
         snapshots = self._snapshots(store)
-        small = replace(_SMALL, ignore=snapshots.limits.ignore)
+        small = replace(_SMALL, ignore=snapshots.limits.ignore, makeable=snapshots.limits.makeable)
         if not self.own:
             small = replace(small, max_files=min(small.max_files, _MAX_SHARED))
         snapshot = snapshots.take(small, stopped, hurry)
@@ -395,14 +401,25 @@ class CheckpointFiles:
     def _snapshots(self, store: Store) -> Snapshots:
         with self._lock:
             if self._made is None:  # not earlier: this reads the file system
-                names = () if self._walls is None else self._walls.names(str(self._workspace))
+                names = set() if self._walls is None else self._walls.names(str(self._workspace))
+                protected = {*filter(self._is_protected, names)}
                 usual = (name for name in SnapshotLimits().ignore if not (self._repository and name == ".git"))
-                limits = SnapshotLimits(ignore=(*usual, *names))
+                limits = SnapshotLimits(ignore=(*usual, *protected), makeable=(*names - protected,))
                 self._made = Snapshots(self._workspace, store, _journals(), limits, self.label)
                 known, self._known = self._known, None
                 if known is not None:
                     self._made.begin_with(known)
             return self._made
+
+    def _is_protected(self, name: str) -> bool:
+        """Return whether a path in the walls existed before the sandbox, which protects it, or is cellblock's own."""
+        path, state = f"{self._workspace}{name}", os.path.realpath(config.state_directory())
+        if is_inside(path, state) or is_inside(state, path):
+            return True
+        try:
+            return not is_within(os.lstat(path).st_ctime_ns, [(self._starts, sys.maxsize)])
+        except OSError:
+            return False
 
 
 def make_store(*, lasting: bool) -> Store:

@@ -16,6 +16,7 @@ from typing import NamedTuple, overload
 
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import restore as restoring
+from cellblock.host.snapshots.beneath import open_parent
 from cellblock.host.snapshots.content import digest_of
 from cellblock.host.snapshots.entries import Entry as TreeEntry
 from cellblock.host.snapshots.entries import Folder
@@ -301,12 +302,17 @@ class Snapshots:
             SnapshotError: The restore failed. Nothing was changed, unless the message says otherwise.
         """
         paths = [one for one, info in entry.files() if not path or one == path or one.startswith(f"{path}/")]
-        ignored = Ignored(self.limits.ignore)
-        for one in paths:
-            above, _, name = one.rpartition("/")
-            if name in ignored.in_folder(above):
-                raise SnapshotError(f"{one[:200]!r} cannot be restored: the session may not change it", path=one)
-        made, taken = self._carry_out(lambda top: plan_restore(top, entry, paths), lambda: None, why, entry)
+        ignored = Ignored(self.limits.ignore, self.limits.makeable)
+        protected = {found for one in paths if (found := ignored.find(one)) is not None}
+
+        def plan(top: int) -> UndoPlan:
+            for one in protected:  # the session can create them, but not replace them
+                with contextlib.suppress(FileNotFoundError), open_parent(top, one) as (parent, name):
+                    os.lstat(name, dir_fd=parent)
+                    raise SnapshotError(f"{one[:200]!r} cannot be restored: the session may not change it", path=one)
+            return plan_restore(top, entry, paths)
+
+        made, taken = self._carry_out(plan, lambda: None, why, entry)
         return _done(made.plan, taken)
 
     def unpack(self, files: Entry, then: Callable[[], object], why: Reason, until: int) -> None:

@@ -26,6 +26,8 @@ class SnapshotLimits:
         max_depth: Maximum nesting of folders.
         ignore: Names to exclude: patterns such as ``*.ckpt`` for files and folders anywhere in the workspace, or paths from
             its top with a leading slash.
+        makeable: More paths to exclude, from the top with a leading slash. The session can create and then change them, so
+            an undo moves them to the trash, or is refused.
     """
 
     max_files: int = 100_000
@@ -34,11 +36,12 @@ class SnapshotLimits:
     max_depth: int = 100
     # Not __pycache__: Python compares only seconds and sizes, so after an undo it would run the undone cell's code.
     ignore: tuple[str, ...] = (".git", ".venv", "node_modules")
+    makeable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "ignore" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if not isinstance(value, tuple) and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InvalidInputError(f"{field.name} must be a positive integer, not {value!r}")
 
 

@@ -106,7 +106,7 @@ class Walk:
         self._max_bytes, self._max_file = limits.max_total_bytes, limits.max_file_bytes
         if searching:
             self._max_bytes = sys.maxsize
-        self._ignored = Ignored(limits.ignore)
+        self._ignored = Ignored(limits.ignore, limits.makeable)
         self._device = -1
         self._began = 0
 
@@ -177,7 +177,7 @@ class Walk:
                 if depth == 0 and name.startswith(OURS):
                     continue  # removed since it was listed
                 if ignores(name) or name in ignored:
-                    found[name] = _IGNORED if name in ignored or name.startswith(OURS) else _NAMED
+                    found[name] = self._named(fd, path, name)
                     continue
                 try:
                     info = entry.stat(follow_symlinks=False)
@@ -251,10 +251,8 @@ class Walk:
         self.count += 1
         if info is None:
             return self._unread(path, name)
-        if name in self._ignored.in_folder(path) or name.startswith(OURS):
-            return _IGNORED
-        if self._ignored.anywhere(name):
-            return _NAMED
+        if name in self._ignored.in_folder(path) or self._ignored.anywhere(name):
+            return self._named(fd, path, name)
         if folder:
             return self._subfolder(fd, path, name, depth + 1, old if isinstance(old, Folder) else None, None)
         return self._other(fd, path, name, info, old, None)
@@ -304,6 +302,18 @@ class Walk:
         set_mode(name, fd, mode | stat.S_IRWXU)
         self._loosened.append((path, mode))
         return mode
+
+    def _named(self, fd: int, path: str, name: str) -> LeftOut:
+        """Return the entry of a name that is ignored."""
+        if name.startswith(OURS):
+            return _IGNORED
+        can_create = self._ignored.in_folder(path).get(name)
+        if can_create is None:
+            return _NAMED
+        with contextlib.suppress(OSError):
+            if is_placeholder(os.lstat(name, dir_fd=fd).st_mode):
+                return _PLACEHOLDER
+        return _NAMED if can_create else _IGNORED
 
     # -- everything else -----------------------------------------------------------------------------------------------
 
