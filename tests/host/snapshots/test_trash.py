@@ -94,10 +94,20 @@ def test_a_folder_is_moved_with_all_that_is_in_it(kept: Trash, take: Take, works
     assert {kind for kind, *_ in look(workspace).values()} == {"folder"}
 
 
-def test_what_holds_nothing_is_not_kept(kept: Trash, take: Take, workspace: Path) -> None:
-    os.mkfifo(workspace / "fifo")
-    entry = take("fifo")
-    assert look(held(entry, kept)) == {}
+def test_folders_fifos_and_sockets_come_back_with_their_modes(kept: Trash, take: Take, workspace: Path) -> None:
+    for name in ("d", "d/private", "d/closed"):
+        (workspace / name).mkdir()
+        os.mkfifo(workspace / name / "fifo", 0o600)
+        (workspace / name / "fifo").chmod(0o622)
+        os.mknod(workspace / name / "socket", stat.S_IFSOCK | 0o600)
+    for mode, name in ((0o750, "d"), (0o700, "d/private"), (0o555, "d/closed")):
+        (workspace / name).chmod(mode)
+    before = look(workspace)
+    entry = take("d")
+    assert look(held(entry, kept)) == before
+    leftovers.remove_place(str(workspace / "d"))
+    put_back(entry, "d", workspace)
+    assert look(workspace) == before
 
 
 @pytest.mark.parametrize("names", [["large"], ["large", "other"]])

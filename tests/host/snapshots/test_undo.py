@@ -18,7 +18,7 @@ from cellblock.host.snapshots.snapshots import Reverted
 from cellblock.host.snapshots.trash import Reason
 from cellblock.host.snapshots.undo import Interval
 
-from .conftest import look
+from .conftest import Make, look
 
 _NAMES = ["a", "b", "c", "a/x", "b/y"]
 
@@ -167,6 +167,28 @@ def test_a_name_that_is_no_text_is_undone_and_redone(
     assert not path.exists()
     snapshots.redo(undone.back, undone.entry, lambda: None, Reason("redo"))
     assert path.read_text() == "odd"
+
+
+def test_the_permissions_of_the_workspace_are_undone_and_redone(
+    snapshots: Snapshots, workspace: Path, ran: Callable[[Callable[[], object]], Interval]
+) -> None:
+    workspace.chmod(0o750)
+    pair = ran(lambda: workspace.chmod(0o700))
+    undone = _undo(snapshots, [pair])
+    assert (stat.S_IMODE(workspace.stat().st_mode), [file.path for file in undone.actions]) == (0o750, ["."])
+    snapshots.redo(undone.back, undone.entry, lambda: None, Reason("redo"))
+    assert stat.S_IMODE(workspace.stat().st_mode) == 0o700
+    workspace.chmod(0o711)
+    assert (_undo(snapshots, [pair]).later, stat.S_IMODE(workspace.stat().st_mode)) == (["."], 0o711)
+
+
+def test_folders_that_are_nested_too_deep_prevent_an_undo(make: Make, workspace: Path) -> None:
+    snapshots = make(max_depth=2)
+    before = snapshots.take()
+    (workspace / "1" / "2" / "3" / "4").mkdir(parents=True)
+    pair = Interval(before.root, snapshots.now(before), ())
+    with pytest.raises(SnapshotError, match="'1/2/3' cannot be removed: it is nested too deep"):
+        _undo(snapshots, [pair])
 
 
 def test_what_others_save_between_two_cells_stays_if_nobody_looked_between_them(snapshots: Snapshots, workspace: Path) -> None:

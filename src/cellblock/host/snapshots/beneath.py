@@ -70,6 +70,21 @@ def create_file(name: str, directory: int) -> int:
     return os.open(name, _CREATE, 0o600, dir_fd=directory)
 
 
+def is_node(mode: int) -> bool:
+    """Return whether a mode is that of a FIFO or a named socket."""
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def make_node(name: str, directory: int, mode: int) -> None:
+    """Create a FIFO, or a named socket that nobody listens on."""
+    os.mknod(name, stat.S_IFMT(mode) | stat.S_IRUSR | stat.S_IWUSR, dir_fd=directory)
+    held = os.open(name, NAME, dir_fd=directory)
+    try:
+        os.chmod(f"/proc/self/fd/{held}", mode & PERMISSIONS)  # mknod masks the mode
+    finally:
+        os.close(held)
+
+
 @contextmanager
 def open_parent(top: int, path: str) -> Iterator[tuple[int, str]]:
     """Open a path's parent folder for the duration of the context.

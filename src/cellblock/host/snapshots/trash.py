@@ -25,7 +25,7 @@ from cellblock.common.threads import run_aside
 from cellblock.common.whole_file import sync
 from cellblock.errors import FilesError
 from cellblock.host.snapshots import content
-from cellblock.host.snapshots.beneath import create_file, enter_folder, open_closed_file, open_folder
+from cellblock.host.snapshots.beneath import create_file, enter_folder, is_node, make_node, open_closed_file, open_folder
 from cellblock.host.snapshots.file import PERMISSIONS
 from cellblock.launch import leftovers
 from cellblock.model.checkpoints import TrashedFile, TrashEntry
@@ -123,7 +123,7 @@ class Entry:
     def _take(self, folder: int, name: str, top: int, path: list[str], depth: int = 0) -> bool:
         info = os.lstat(name, dir_fd=folder)
         if stat.S_ISDIR(info.st_mode):
-            return self._take_folder(folder, name, top, path, depth)
+            return self._take_folder(folder, name, top, path, info.st_mode, depth)
         *above, last = path
         with _made(top, above) as parent:
             if stat.S_ISREG(info.st_mode):
@@ -133,9 +133,13 @@ class Entry:
                 os.unlink(name, dir_fd=folder)
             elif stat.S_ISLNK(info.st_mode):
                 _move_link(folder, name, parent, last)
-        return True  # anything else, such as a FIFO, has no content
+            elif is_node(info.st_mode):
+                with contextlib.suppress(FileExistsError):
+                    make_node(last, parent, info.st_mode)
+                os.unlink(name, dir_fd=folder)
+        return True  # anything else is a device, and has no content
 
-    def _take_folder(self, folder: int, name: str, top: int, path: list[str], depth: int) -> bool:
+    def _take_folder(self, folder: int, name: str, top: int, path: list[str], mode: int, depth: int) -> bool:
         if depth > _DEEPEST:
             return False
         with _made(top, path):
@@ -152,6 +156,8 @@ class Entry:
                     whole = False
         finally:
             os.close(inner)
+        with _made(top, path) as made:  # last: a mode may deny changes. The trash must be able to read it
+            os.fchmod(made, mode & PERMISSIONS | stat.S_IRUSR | stat.S_IXUSR)
         return whole
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
@@ -298,15 +304,18 @@ def copy_back(folder: int, name: str, parent: int, to: str) -> None:
     if stat.S_ISLNK(info.st_mode):
         os.symlink(os.readlink(name, dir_fd=folder), to, dir_fd=parent)
     elif stat.S_ISDIR(info.st_mode):
-        os.mkdir(to, 0o755, dir_fd=parent)
+        os.mkdir(to, 0o700, dir_fd=parent)
         source, target = open_folder(name, folder), open_folder(to, parent)
         try:
             for one in os.listdir(source):
                 copy_back(source, one, target, one)
+            os.fchmod(target, info.st_mode & PERMISSIONS)
             sync(target)
         finally:
             os.close(source)
             os.close(target)
+    elif is_node(info.st_mode):
+        make_node(to, parent, info.st_mode)
     else:
         _copy_file(folder, name, parent, to, info)
     with contextlib.suppress(OSError):  # only root can change owners
@@ -438,7 +447,7 @@ def _made(top: int, path: list[str]) -> Iterator[int]:
     try:
         for part in path:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(part, 0o700, dir_fd=here)
+                os.mkdir(part, 0o755, dir_fd=here)
             inner = open_folder(part, here)
             os.close(here)
             here = inner

@@ -28,7 +28,7 @@ from cellblock.host.snapshots.file import (
     seen,
     was_seen,
 )
-from cellblock.host.snapshots.plan import Plan, in_the_way
+from cellblock.host.snapshots.plan import Plan, Step, in_the_way
 from cellblock.host.snapshots.times import Spans, changed_left_out, is_all_within
 from cellblock.host.snapshots.trash import Entry as TrashEntry
 from cellblock.host.snapshots.tree import lasting, same, status_of
@@ -71,6 +71,7 @@ class _Present:
         self.now: dict[str, Entry | None] = {}
         self.wanted: dict[str, Entry | None] = {}
         self._top = top
+        self._mode = self._mode_now = os.fstat(top).st_mode & PERMISSIONS
         self._listed: dict[str, list[str]] = {}
         self._inner: dict[str, set[str]] = {}
         """The planned contents of examined folders."""
@@ -161,6 +162,13 @@ class _Present:
         except OSError:
             return None
 
+    def undo_mode(self, before: int, after: int, later: list[str]) -> None:
+        """Plan to undo a change of the workspace's own permissions, unless others changed them later."""
+        if self._mode == after:
+            self._mode = before
+        elif self._mode != before != after:
+            later.append(".")
+
     def trees(self) -> tuple[Folder, Folder]:
         """Return the changed parts of the workspace, now and as planned."""
         changes = {path for path, entry in self.wanted.items() if entry is not self.now[path]}
@@ -171,7 +179,7 @@ class _Present:
                 changes.add(above)
         now: dict[str, Entry] = {path: entry for path in changes if (entry := self.now[path]) is not None}
         wanted: dict[str, Entry] = {path: entry for path in changes if (entry := self.wanted[path]) is not None}
-        return tree(now), tree(wanted)
+        return tree(now)._replace(mode=self._mode_now), tree(wanted)._replace(mode=self._mode)
 
 
 def _closing(descriptor: int) -> closing[_Descriptor]:
@@ -226,7 +234,8 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
                     else:
                         later.append(path)
             elif isinstance(after, LeftOut) and not after.lasting and not after.closed:
-                continue
+                if after.too_much and present.get(path) is not None:
+                    impossible = impossible or f"{path[:200]!r} cannot be removed: {after.reason}"
             elif interval.spans and _is_by_others(before, after, interval.spans):
                 # Others changed it after a cell and before the next look.
                 if before is not None:
@@ -236,12 +245,20 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
             elif not present.is_as(path, before):
                 later.append(path)
         _apply(present, want, later)
+        present.undo_mode(interval.before.mode, interval.after.mode, later)
     for path, entry in present.wanted.items():
         if entry is not present.now[path] and (why := _why_impossible(path, entry)):
             impossible = impossible or why
             present.wanted[path] = present.now[path]
     now, wanted = present.trees()
-    return UndoPlan(Plan(now, wanted), list(dict.fromkeys(later)), impossible, Interval(now, wanted, ()))
+    return UndoPlan(_plan(now, wanted), list(dict.fromkeys(later)), impossible, Interval(now, wanted, ()))
+
+
+def _plan(now: Folder, wanted: Folder) -> Plan:
+    plan = Plan(now, wanted)
+    if now.mode != wanted.mode:
+        plan.steps.append(Step("mode", ".", mode=wanted.mode, before=now.mode))
+    return plan
 
 
 def _is_by_others(before: Entry | None, after: Entry | None, spans: Spans) -> bool:
@@ -380,8 +397,9 @@ def plan_redo(top: int, back: Interval, entry: TrashEntry) -> UndoPlan:
         else:
             impossible = impossible or f"{path[:200]!r} is no longer in the trash"
     _apply(present, want, later)
+    present.undo_mode(back.before.mode, back.after.mode, later)
     now, wanted = present.trees()
-    return UndoPlan(Plan(now, wanted), later, impossible, Interval(now, wanted, ()))
+    return UndoPlan(_plan(now, wanted), later, impossible, Interval(now, wanted, ()))
 
 
 def plan_restore(top: int, entry: TrashEntry, paths: Sequence[str]) -> UndoPlan:
@@ -398,14 +416,14 @@ def plan_restore(top: int, entry: TrashEntry, paths: Sequence[str]) -> UndoPlan:
     present, later, want = _Present(top), list[str](), dict[str, Entry | None]()
     for path in paths:
         with entry.open(path) as (folder, name):
-            is_folder = stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode)
+            mode = os.lstat(name, dir_fd=folder).st_mode
         there = present.get(path)
-        if not is_folder:
+        if not stat.S_ISDIR(mode):
             if isinstance(there, Folder):
                 raise in_the_way(path, "a folder has its name")
             want[path] = Trashed(path)
         elif there is None:
-            want[path] = _folder(0o755, (-1, -1), {})
+            want[path] = _folder(mode & PERMISSIONS, (-1, -1), {})
     _apply(present, want, later)
     now, wanted = present.trees()
     return UndoPlan(Plan(now, wanted), later, "", Interval(now, wanted, ()))
