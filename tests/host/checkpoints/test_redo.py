@@ -60,3 +60,25 @@ async def test_the_next_cell_ends_redo(zygote_host: Host) -> None:
         await session.execute("y = 1")
         with pytest.raises(CheckpointError, match="no undo to reverse"):
             await session.redo()
+
+
+async def test_the_files_of_a_database_are_undone_and_redone(zygote_host: Host, tmp_path: Path) -> None:
+    """With a write-ahead log: a connection that is opened again must not change the restored files."""
+
+    def files() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await session.execute("import sqlite3; db = sqlite3.connect('db', isolation_level=None)")
+        await session.execute("db.execute('PRAGMA journal_mode=WAL'); db.execute('CREATE TABLE rows (n)')")
+        made = files()
+        await session.execute("db.execute('INSERT INTO rows VALUES (1)')")
+        inserted = files()
+        for _ in range(2):
+            await session.undo()
+            assert files() == made
+            await session.redo()
+            assert files() == inserted
+        assert await value(session, "db.execute('SELECT n FROM rows').fetchall()") == "[(1,)]"
+        await session.undo(3)
+        assert files() == {"db": b""}

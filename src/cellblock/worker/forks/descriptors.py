@@ -12,6 +12,7 @@ import stat
 import struct
 import sys
 from asyncio import events
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,9 @@ from cellblock.worker.loop import renew_wakeup
 
 _FLOCK = struct.Struct("hhqqi4x")
 _SQLITE = b"SQLite format 3\0"
+_SHARED_LOCK = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0x40000002, 510, 0)
+"""SQLite's lock on a database for reading."""
+
 _EPOLL_EVENT = struct.Struct("=IQ" if os.uname().machine == "x86_64" else "@IQ")
 _WATCHED = re.compile(r"tfd:\s*(\d+)\s+events:\s*([0-9a-f]+)\s+data:\s*([0-9a-f]+)")
 _OWN_LOCK = re.compile(r"^lock:\s+\d+: POSIX\s+\w+\s+WRITE", re.MULTILINE)
@@ -457,7 +461,8 @@ def _open_again(connection: Any, moved: Moved) -> str | None:
     if not os.path.exists(path):
         connection.close()
         return f"The SQLite database {path} was removed: its connection is closed."
-    sqlite.Connection.__init__(connection, path, isolation_level=kept["isolation_level"])
+    with _locked([path, *map(moved.path, filter(None, attached.values()))]):
+        sqlite.Connection.__init__(connection, path, isolation_level=kept["isolation_level"])
     for name, value in kept.items():
         setattr(connection, name, value)
     lost = [
@@ -467,9 +472,25 @@ def _open_again(connection: Any, moved: Moved) -> str | None:
     return f"The SQLite database {path} was opened again, without {' and '.join(lost)}." if lost else None
 
 
+@contextlib.contextmanager
+def _locked(databases: Iterable[str]) -> Iterator[None]:
+    """Lock SQLite databases for reading, so that closing their last connection does not write a write-ahead log into them.
+
+    An undo has just restored these files, and a redo would take the change for another program's.
+    """
+    with contextlib.ExitStack() as stack:
+        for path in databases:
+            with contextlib.suppress(OSError):
+                held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, held)
+                fcntl.fcntl(held, fcntl.F_OFD_SETLK, _SHARED_LOCK)
+        yield
+
+
 def _functions(connection: Any) -> set[str]:
     sqlite: Any = sys.modules["sqlite3"]
-    return {name for (name,) in sqlite.Connection.execute(connection, "SELECT name FROM pragma_function_list")}
+    # A SELECT would read the database, and so change the index of its write-ahead log.
+    return {name for name, *_ in sqlite.Connection.execute(connection, "PRAGMA function_list")}
 
 
 def shown(name: str) -> str:
