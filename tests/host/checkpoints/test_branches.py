@@ -29,6 +29,7 @@ from cellblock import (
 from cellblock.host.checkpoints import branches as branching
 from cellblock.host.snapshots import SnapshotLimits
 from cellblock.host.snapshots.journal import Journal
+from cellblock.host.snapshots.trash import Entry
 from cells import value
 from processes import eventually
 
@@ -58,6 +59,33 @@ async def made(host: Host, workspace: Path, recovery: Rolling | Literal["none"] 
 
 async def close(*branches: Session) -> None:
     await asyncio.gather(*(branch.close() for branch in branches))
+
+
+async def test_what_snapshots_exclude_in_an_adopted_branch_is_in_the_trash(native_host: Host, workspace: Path) -> None:
+    async with made(native_host, workspace) as session:
+        (branch,) = await session.fork()
+        code = "import os\nfor name in ('.git', 'r/.git', '.venv'):\n    os.makedirs(name); open(f'{name}/file', 'w').close()"
+        assert (await branch.execute(code)).ok
+        changes = await session.adopt(branch)
+        (entry,) = await session.trash()
+        assert sorted(changes.kept) == [".git", ".venv", "r/.git"]
+        assert (entry.id, [file.path for file in entry.files]) == (changes.trash, [".git/file", ".venv/file", "r/.git/file"])
+        await session.restore_trash("r/.git")
+        assert (workspace / "r" / ".git" / "file").exists()
+
+
+async def test_a_branch_stays_open_if_the_trash_cannot_take_what_snapshots_exclude(
+    native_host: Host, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with made(native_host, workspace) as session:
+        (branch,) = await session.fork()
+        await branch.execute("import os; os.mkdir('.venv'); open('.venv/file', 'w').close()")
+        with monkeypatch.context() as patched:
+            patched.setattr(Entry, "take", lambda *_: False)
+            with pytest.raises(SnapshotError, match="could not be moved to the trash"):
+                await session.adopt(branch)
+        assert len([*workspace.glob(".cellblock-branch-*/.venv/file")]) == 1
+        await branch.close()
 
 
 async def test_each_branch_has_its_files_and_the_best_ones_are_adopted(any_host: Host, workspace: Path) -> None:

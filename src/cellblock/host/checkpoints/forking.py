@@ -13,6 +13,8 @@ from cellblock.errors import InvalidInputError
 from cellblock.host.checkpoints.branches import check_whole
 from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.checks import check_branches
+from cellblock.host.snapshots.tree import lasting
+from cellblock.model.checkpoints import MAX_FILE_CHANGES
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
@@ -98,19 +100,23 @@ async def adopt(trunk: Checkpoints, branch: Checkpoints, files: FilesMode) -> Ch
     Args:
         trunk: The session's checkpoints.
         branch: The other session's checkpoints.
-        files: ``copy`` if the other session is a branch with its own files.
+        files: ``copy`` if the other session is a branch with its own files. What snapshots exclude of these is moved to the
+            trash, because they are deleted with the branch.
     """
     if files == "copy":
         trunk.files_of_branches(files)
-    checkpoint = await branch.passing_checkpoint(files)
+    checkpoint, left = await branch.passing_checkpoint(files), list[str]()
     try:
         if checkpoint.snapshot is not None:
             check_whole(checkpoint.snapshot, "restored from the branch: move some files elsewhere, then try again")
+            left = [path for path, _ in lasting(checkpoint.snapshot.root)]
         trunk.take(checkpoint, branch)
         changes = await trunk.restore(checkpoint, operation="adopt")
     finally:
         await checkpoint.drop()
     trunk.take_over(branch)
     await trunk.files.take_trash(branch.files)
-    # No branch contains excluded paths at the top of the workspace, such as `.git`, so they need no report.
-    return replace(changes, kept=tuple(path for path in changes.kept if "/" in path))
+    trash = await trunk.files.take_left_out(branch.files, left) if left else ""
+    # The workspace's own excluded paths at the top, such as `.git`, are in no branch, so they need no report.
+    kept = dict.fromkeys([*(path for path in changes.kept if "/" in path), *left[:MAX_FILE_CHANGES]])
+    return replace(changes, kept=tuple(kept), trash=changes.trash or trash)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from cellblock.common import config
+from cellblock.common.open_flags import LIST
 from cellblock.common.tasks import despite_cancellation
 from cellblock.common.threads import run_aside
 from cellblock.errors import SnapshotError
@@ -23,6 +25,7 @@ from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.pairs import files_time
 from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
+from cellblock.host.snapshots.beneath import open_parent
 from cellblock.host.snapshots.entries import Folder
 from cellblock.host.snapshots.journal import HeldError
 from cellblock.host.snapshots.snapshots import Reverted
@@ -240,6 +243,34 @@ class CheckpointFiles:
     async def take_trash(self, other: CheckpointFiles) -> None:
         """Take over the trash of another session that ends."""
         await _owned(lambda: self.trash.take_over(other.trash), _forget)
+
+    async def take_left_out(self, other: CheckpointFiles, paths: Sequence[str]) -> str:
+        """Move what snapshots exclude from the directory of another session, which ends, to the trash.
+
+        Returns:
+            The id of the trash entry.
+
+        Raises:
+            SnapshotError: Something is still in that directory.
+        """
+
+        def take() -> str:
+            entry = self.trash.new(Reason("adopt"))
+            top = os.open(other._workspace, LIST)
+            try:
+                for path in paths:
+                    with contextlib.suppress(FileNotFoundError), open_parent(top, path) as (parent, name):
+                        if not entry.take(parent, name, path):
+                            raise SnapshotError(
+                                f"the branch was adopted, but {path[:200]!r} could not be moved to the trash: move it out of "
+                                f"{other._workspace}, then close the branch",
+                                path=path,
+                            )
+            finally:
+                os.close(top)
+            return entry.id if entry.taken else ""
+
+        return await _owned(take, _forget)
 
     def keeping(self, operation: str) -> Entry:
         """Return a new trash entry for the files that an operation is about to replace."""
