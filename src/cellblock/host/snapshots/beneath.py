@@ -71,12 +71,12 @@ def create_file(name: str, directory: int) -> int:
 
 
 def is_node(mode: int) -> bool:
-    """Return whether a mode is that of a FIFO or a named socket."""
+    """Return whether a mode means a FIFO or a named socket."""
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def make_node(name: str, directory: int, mode: int) -> None:
-    """Create a FIFO, or a named socket that nobody listens on."""
+    """Create a FIFO, or a named socket without a listener."""
     os.mknod(name, stat.S_IFMT(mode) | stat.S_IRUSR | stat.S_IWUSR, dir_fd=directory)
     held = os.open(name, NAME, dir_fd=directory)
     try:
