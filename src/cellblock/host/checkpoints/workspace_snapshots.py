@@ -433,7 +433,8 @@ class CheckpointFiles:
         with self._lock:
             if self._made is None:  # not earlier: this reads the file system
                 names = set() if self._walls is None else self._walls.names(str(self._workspace))
-                protected = {*filter(self._is_protected, names)}
+                state = os.path.realpath(config.state_directory())
+                protected = {name for name in names if self._is_protected(name, state)}
                 usual = (name for name in SnapshotLimits().ignore if not (self._repository and name == ".git"))
                 limits = SnapshotLimits(ignore=(*usual, *protected), makeable=(*names - protected,))
                 self._made = Snapshots(self._workspace, store, _journals(), limits, self.label)
@@ -442,9 +443,14 @@ class CheckpointFiles:
                     self._made.begin_with(known)
             return self._made
 
-    def _is_protected(self, name: str) -> bool:
-        """Return whether a path in the walls existed before the sandbox, which protects it, or is cellblock's own."""
-        path, state = f"{self._workspace}{name}", os.path.realpath(config.state_directory())
+    def _is_protected(self, name: str, state: str) -> bool:
+        """Return whether a path in the walls existed before the sandbox, which protects it, or is cellblock's own.
+
+        Args:
+            name: The path, with a leading slash.
+            state: The state directory.
+        """
+        path = f"{self._workspace}{name}"
         if is_inside(path, state) or is_inside(state, path):
             return True
         try:
