@@ -107,7 +107,6 @@ def test_using_the_executor_loads_neither_ipython_nor_a_server() -> None:
     assert not loaded & heavy
 
 
-@pytest.mark.slow
 def test_the_first_executor_starts_a_zygote_before_it_loads_what_a_session_needs() -> None:
     script = """
 import asyncio, json, sys

@@ -17,7 +17,6 @@ from cellblock.common.config import Isolate
 from cellblock.common.environments import PackageSet
 from cellblock.errors import InvalidInputError, StateError, UnsupportedError
 from cellblock.host import environment
-from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.checks import DEFAULT_TIMEOUT, check_possible, default_tier, find_tier, fit_policy
 from cellblock.host.closing import AsyncOnly, Closing, in_thread
 from cellblock.host.host_kernels import Launch
@@ -32,7 +31,7 @@ from cellblock.walls.sandbox.policy import Policy
 
 if TYPE_CHECKING:
     from cellblock.common.environments import Environment
-    from cellblock.host.checkpoints.checkpoint import Checkpoint
+    from cellblock.host.checkpoints.checkpoint import Beginning, Checkpoint
     from cellblock.host.environments.named_environments import NamedEnvironment
     from cellblock.host.kernels.cell import Cell
     from cellblock.host.kernels.kernel import Kernel
@@ -213,7 +212,9 @@ class Host(SessionHost, AsyncOnly):
             NotFoundError: There is no environment of this name.
             SandboxError: This machine cannot create the sandbox.
         """
-        from cellblock.host.session import Session  # loads all modules for cells, hence after `begin`
+        # They load all modules for cells, hence after `begin`.
+        from cellblock.host.checkpoints.checkpoint import Beginning
+        from cellblock.host.session import Session
 
         self.check_usable()
         if start_from is not None and not isinstance(start_from, Beginning):
