@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from cellblock.model.report import report
 
 if TYPE_CHECKING:
     from cellblock.model import CodeExecutionResult
@@ -44,4 +44,4 @@ def for_model(result: CodeExecutionResult, execution: str, max_chars: int) -> tu
     mark = hashlib.blake2s(execution.encode(), digest_size=4).hexdigest()
     path = f"{_FOLDER}/cell-{result.execution_count or 0}-{mark}.txt"
     data = whole[:_LONGEST].encode("utf-8", "replace")
-    return replace(result, spilled=[Path(path)]).for_model(max_chars), Overflow(path, data, result.for_model(max_chars))
+    return report(result, max_chars, path), Overflow(path, data, result.for_model(max_chars))

@@ -38,6 +38,9 @@ _CHAINED = re.compile(r"(The above exception was|During handling of the above)")
 _RULER = re.compile(r"-+$|\w+ +Traceback \(most recent call last\)")
 _REFUSED = re.compile(r"403.{1,200}; to allow it: [^\[]{1,400}\[\\?'([^'\\]{1,300})\\?'\]")
 _NOT_GENERATED = re.compile(r"No module named '(mcptools(?:\.\w{1,100})?)'")
+_NOT_KEPT = re.compile(r"^… ([\d,]{1,30} bytes) of output left out …$", re.MULTILINE)
+"""The line in an output that exceeds `Limits.text`"""
+
 _MAX_SOUGHT = 10_000
 _MAX_TOLD = 20_000
 _MAX_FRAME = 1500
@@ -49,22 +52,31 @@ _MAX_PARTS = 200
 _MAX_IMAGES = 20
 
 
-def report(result: CodeExecutionResult, max_chars: int) -> str:
-    """Implement `CodeExecutionResult.for_model`."""
+def report(result: CodeExecutionResult, max_chars: int, file: str = "") -> str:
+    """Implement `CodeExecutionResult.for_model`.
+
+    Args:
+        result: The result.
+        max_chars: Maximum length of the text.
+        file: A file with `result.text`, to name if the text is too long.
+    """
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or not 1 <= max_chars <= _MOST:
         raise InvalidInputError(f"max_chars must be a whole number from 1 to {_MOST:,}, not {max_chars!r}")
     if max_chars < _ROOM:
-        whole = report(result, _ROOM)
+        whole = report(result, _ROOM, file)
         return whole if len(whole) <= max_chars else whole[: max_chars - 1] + "…"
     before, after = [], []
     if first := _cut(_first_line(result), max_chars // 4, ""):
         before.append(first + "\n")
     if result.error is not None and (frames := _short_traceback(result.error, first)):
         after.append(_cut(frames, max_chars // 3, ""))
-    if files := _files(result, named=len(result.text or "") > max_chars):
+    if files := _files(result, named=not file and len(result.text or "") > max_chars):
         after.append(_cut(files, max_chars // 6, ""))
     used = sum(len(text) + 1 for text in (*before, *after))
-    where = f": read {result.spilled[0]}" if result.spilled else ": print less"
+    path = file or next(map(str, result.spilled), "")
+    where = f": read {path}" if path else ": print less"
+    if result.truncated and not result.spilled and (lost := _NOT_KEPT.search(result.text or "")):
+        where += f"; another {lost[1]} were not kept"
     shown = _cut(_shown(result), max_chars - used, where)
     return "\n".join(filter(None, (*before, shown, *after))).rstrip("\n") or "(no output)"
 

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from cellblock import BusyError, Host, Limits
+from cellblock.host.kernels import stopping
 from cellblock.host.kernels.exit_status import describe_status
+from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.output import spill
 from cellblock.host.output.disk import DiskThread
 from processes import eventually
@@ -215,3 +218,30 @@ async def test_what_cannot_be_kept_for_a_later_host_was_not_said(zygote_host: Ho
                     await said
         assert (await session.execute("x")).return_value == "1"
         await (await session.checkpoint()).drop()
+
+
+async def test_a_reply_of_a_kernel_that_is_being_killed_does_not_end_its_cell(
+    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The death does, and the result says how the session continues."""
+
+    async def kill_late(kernel: Kernel) -> None:
+        (tmp_path / "end").touch()
+        replied = kernel.count + 1
+        await eventually(lambda: kernel.count == replied)
+        await kernel.kill()
+
+    *before, _ = stopping._LADDER
+    monkeypatch.setattr(stopping, "_LADDER", (*before, ("restarted", kill_late, 1.0)))
+    code = """
+        import os, signal, time
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        x = 2
+        while not os.path.exists("end"):
+            time.sleep(0.01)
+    """
+    async with zygote_host.session(working_dir=tmp_path) as session:
+        await session.execute("x = 1")
+        result = await session.execute(dedent(code), timeout=1)
+        assert (result.status, result.recovery) == ("timeout", "restored")
+        assert (await session.execute("x")).return_value == "1"

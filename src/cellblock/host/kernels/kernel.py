@@ -94,6 +94,11 @@ class KernelOutput:
 
     # -- the running cell ----------------------------------------------------------------------------------------------
 
+    @property
+    def condemned(self) -> bool:
+        """Whether the running cell is stopped by killing the kernel. Only the kernel's death ends it, even after a reply."""
+        return self.cell is not None and self.cell.recovery == "restarted"
+
     def attach(self, cell: Cell, memory: int | None, pause: Callable[[bool], None]) -> None:
         """Set the running cell.
 
@@ -582,7 +587,8 @@ class Kernel(ControlObserver):
             case Reply():
                 self.count = message.execution_count
                 self.channel.drain_pipes()
-                self._end_cell(message)
+                if not self.output.condemned:
+                    self._end_cell(message)
             case Display(behind=behind):
                 if behind:
                     self.channel.catch_up()
