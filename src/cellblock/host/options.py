@@ -324,6 +324,10 @@ class SessionHooks:
     network_changed: Callable[[Mapping[str, Any], str], Awaitable[None]] | None = None
     loads: bool = False
 
+    def title(self, number: int) -> str:
+        """Return how messages name the host's session with this number."""
+        return f"session {shown(self.name) if self.name else number}"
+
 
 @dataclass(frozen=True, slots=True)
 class Defaults:

@@ -131,7 +131,7 @@ class Session(AsyncOnly):
         remains: SessionRemains | None = None,
         start_from: Beginning | None = None,
     ) -> None:
-        self._name = f"session {number}"
+        self._name = hooks.title(number)
         self._host = host
         self._place = place = Workspace.find(host, number, options, hooks, remains, start_from)
         self._packages = _packages_of(options)
@@ -230,8 +230,8 @@ class Session(AsyncOnly):
         await self.close()
 
     def __repr__(self) -> str:
-        number, directory = self._name.removeprefix("session "), self._place.directory
-        return f"<Session {number} {self.cells.state}, isolate={self.isolate}, in {directory!r}>"
+        name, directory = self._name.removeprefix("session "), self._place.directory
+        return f"<Session {name} {self.cells.state}, isolate={self.isolate}, in {directory!r}>"
 
     async def start(self, *, on_input: OnInput | None = None) -> None:
         """Start the first kernel, or continue an earlier host's kernel.

@@ -125,7 +125,7 @@ class Workspace:
         resolved = _resolve(host, options, branch, start_from)
         if start_from is not None and resolved.policy.devices:
             raise StateError(
-                f"session {number} cannot begin with the state of a session that has {resolved.policy.devices[0]}"
+                f"{hooks.title(number)} cannot begin with the state of a session that has {resolved.policy.devices[0]}"
             )
         clone = None
         if options.workspace is not None:
@@ -249,7 +249,7 @@ class SessionSurroundings(KernelObserver):
         self._host = host
         self._resolved = resolved
         self._cells = parts.cells
-        self._name = f"session {number}"
+        self._name = hooks.title(number)
         self.places = _places(host.keeper, tier)
         self.kept = None if self.places is NO_PLACES else number
         self.place = _place(host.keeper, number, remains)

@@ -29,6 +29,10 @@ from cli_runs import run_here
         (["files", "lss"], "there is no command 'lss'; did you mean 'ls'? (see 'cellblock files --help')"),
         (["doctor", "--nosuch"], "no such option: --nosuch (see 'cellblock doctor --help')"),
         (["attach"], "missing argument 'NAME' (see 'cellblock attach --help')"),
+        (
+            ["run", "--workspace", "", "script.py"],
+            "invalid value for '--workspace': the path is empty; the current directory is '.' (see 'cellblock run --help')",
+        ),
         (["attach", "a"], "attach needs a terminal; programs use 'cellblock exec --name a CODE'"),
         (["completion", "tcsh"], "there is no completion for 'tcsh': it is one of bash, zsh, fish, powershell"),
     ],

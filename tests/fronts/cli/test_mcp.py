@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
     ("arguments", "message"),
     [
         (["--workspace", "/none"], "there is no such directory"),
+        (["--workspace", ""], "the path is empty"),
         (["--workspace", __file__], "it is not a directory"),
         (["--approve", "rules"], "--approve rules needs --rules FILE"),
         (["--approve", "sometimes"], "'sometimes' is not one of"),

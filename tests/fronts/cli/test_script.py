@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +90,13 @@ def test_a_traceback_is_pythons_own(tmp_path: Path) -> None:
     assert "    return 1 / 0" in lines
     assert lines[-1] == "ZeroDivisionError: division by zero"
     assert done.returncode == 1
+
+
+def test_the_end_of_standard_input_and_a_last_line_without_an_end_look_as_in_python(tmp_path: Path) -> None:
+    done = run(tmp_path, "a = 1  # \x0c\nprint(input())")
+    by_python = subprocess.run([sys.executable, str(tmp_path / "script.py")], input=b"", capture_output=True, check=False)
+    assert (done.stderr, done.returncode) == (by_python.stderr, 1)
+    assert b"EOFError" in done.stderr
 
 
 @pytest.mark.parametrize(

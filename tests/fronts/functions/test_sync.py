@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import cellblock
-from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError, OutcomeUnknownError
+from cellblock import CodeExecutionResult, InvalidInputError, NotFoundError, OutcomeUnknownError, StateError
 from cellblock.fronts.functions.connection import call, connection
 from cellblock.operations.executions import Lookup, Submit
 from cellblock.operations.sessions import About, Interrupt
@@ -113,6 +113,12 @@ def test_many_who_ask_for_one_name_at_once_get_one_session() -> None:
 async def test_inside_a_running_event_loop() -> None:
     assert asyncio.get_running_loop().is_running()
     assert cellblock.execute(cellblock.get_or_create("looped"), "1 + 1").return_value == "2"
+
+
+def test_an_error_of_a_session_has_its_name() -> None:
+    cellblock.get_or_create("plain")
+    with pytest.raises(StateError, match="session 'plain' does not work in a clone"):
+        cellblock.clone_diff("plain")
 
 
 def test_what_is_wrong_is_named() -> None:

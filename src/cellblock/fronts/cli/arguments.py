@@ -159,9 +159,17 @@ def _parameter(option: Option, complete: Callable[[str], list[str]] | None) -> i
     elif kind is list:
         kind, default = list[str] | None, None
     elif default is None or kind is Path:
+        more |= {"parser": _path} if kind is Path else {}
         kind, default = kind | None, None
     annotation = Annotated[kind, typer.Option(*option.flags, help=about, **limits, **more)]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _path(text: str) -> Path:
+    """Return a path, but not the current directory for an empty text, which may be a variable without a value."""
+    if not text:
+        raise typer.BadParameter("the path is empty; the current directory is '.'")
+    return Path(text)
 
 
 def _choices(names: Sequence[str], make: Any = StrEnum) -> Any:

@@ -76,6 +76,8 @@ def plain(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
             following = value if equals else next(left, None)
             if following is None or following not in form.choices.get(option, (following,)):
                 return None
+            if not following and command == "mcp":  # an empty path, which typer refuses
+                return None
             if option in form.lists:
                 found.setdefault(form.lists[option], []).append(following)
             else:

@@ -54,7 +54,7 @@ def _cellblock_run(source, path, arguments):
         print(prompt, end="", flush=True)
         line = sys.stdin.readline()
         if not line:
-            raise EOFError("standard input has ended")
+            raise EOFError("EOF when reading a line")
         return line.removesuffix("\\n")
 
     def register(function, *args, **kwargs):
@@ -67,7 +67,7 @@ def _cellblock_run(source, path, arguments):
     builtins.input, atexit.register = read_line, register
     sys.argv = [path, *arguments]
     sys.path.insert(0, path.rpartition("/")[0])
-    linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path
+    linecache.cache[path] = len(text), None, [line + "\\n" for line in text.split("\\n")], path
     sys.modules["__main__"] = module = types.ModuleType("__main__")
     module.__file__, module.__builtins__ = path, builtins
     status = 0
@@ -75,14 +75,14 @@ def _cellblock_run(source, path, arguments):
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
     except SystemExit as end:
         status = end.code
-    except KeyboardInterrupt as error:
-        told = traceback.TracebackException(type(error), error, error.__traceback__.tb_next)
-        here = sys.modules["cellblock.worker"].__path__[0]
-        told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(here)]  # the handler of the signal
-        told.print()
-        raise
     except BaseException as error:  # Python prints every exception of a script and then runs its exit handlers
-        traceback.print_exception(type(error), error, error.__traceback__.tb_next)
+        told = traceback.TracebackException(type(error), error, error.__traceback__.tb_next, compact=True)
+        # The handler of the signal, and `read_line`.
+        ours = sys.modules["cellblock.worker"].__path__[0], _cellblock_run.__code__.co_filename
+        told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(ours)]
+        told.print()
+        if isinstance(error, KeyboardInterrupt):
+            raise
         status = 1
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
