@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,17 @@ def test_links_are_resolved_and_paths_must_exist(tmp_path: Path, monkeypatch: py
         for missing in ("nowhere", "broken"):
             with pytest.raises(InvalidInputError, match=f"{name}: {missing} does not exist: make it first"):
                 SandboxOptions(**{name: missing}).resolved()
+
+
+@pytest.mark.parametrize("name", ["read", "write"])
+def test_a_directory_that_cannot_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def access(path: str, mode: int) -> bool:
+        return (path, mode) != (str(tmp_path), os.X_OK)
+
+    monkeypatch.setattr(os, "access", access)  # root can enter all directories
+    with pytest.raises(InvalidInputError, match=f"{name}: {tmp_path} cannot be entered by this user: name another path"):
+        SandboxOptions(**{name: tmp_path}).resolved()
+    assert SandboxOptions(read=tmp_path.parent).resolved().read == (str(tmp_path.parent),)
 
 
 def test_the_names_are_those_of_the_fields() -> None:

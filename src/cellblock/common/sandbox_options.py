@@ -161,4 +161,6 @@ def _there(name: str, path: str) -> str:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         raise InvalidInputError(f"{name}: {path} does not exist: make it first, or name another path")
+    if os.path.isdir(real) and not os.access(real, os.X_OK):
+        raise InvalidInputError(f"{name}: {path} cannot be entered by this user: name another path")
     return real
