@@ -104,12 +104,3 @@ def test_a_url_stands_for_a_path(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["save", "s", "memory://"]) == 2
     assert "not the URL of a file" in capsys.readouterr().err
     assert main(["export", "s", "memory://s.py"]) == 2
-
-
-@pytest.mark.slow
-def test_python_takes_urls(tmp_path: Path) -> None:
-    cellblock.get_or_create("other")
-    assert cellblock.save("s", "memory://python").path == "memory://python"
-    assert cellblock.load("other", "memory://python").loaded == ["x"]
-    with pytest.raises(cellblock.InvalidInputError, match="password"):
-        cellblock.save("s", "sftp://me:secret@host/a")

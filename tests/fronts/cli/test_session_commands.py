@@ -60,14 +60,6 @@ def test_no_name_at_all_says_how_to_give_one(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_wiping_ends_all(capsys: pytest.CaptureFixture[str]) -> None:
-    names = {run(capsys, "create")[1]["kernel_id"] for _ in range(2)}
-    status, wiped = run(capsys, "wipe")
-    assert (status, set(wiped["destroyed"])) == (0, names)
-    assert cellblock.list_kernels() == []
-
-
-@pytest.mark.slow
 def test_no_front_has_a_session_work_in_the_home_directory_unless_it_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

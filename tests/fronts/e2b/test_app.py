@@ -153,14 +153,6 @@ def test_the_workspace_has_the_name_that_programs_know_where_the_sandbox_can_giv
     assert workspace_for({"working_dir": "/home/user/project"}).home == "/home/user/project"
 
 
-def test_a_home_directory_is_no_workspace_by_accident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(InvalidInputError, match="contains your home directory"):
-        workspace_for({})
-    assert workspace_for({"working_dir": str(tmp_path)}).path == str(tmp_path)
-
-
 @pytest.mark.slow
 async def test_the_command_serves_with_the_options_of_sessions(server: Gateway, tmp_path: Path) -> None:
     (place := tmp_path / "place").mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import subprocess
@@ -24,12 +23,9 @@ from cellblock import (
     CodeExecutor,
     ExecutionTimeoutError,
     Host,
-    InterpreterError,
     InvalidInputError,
-    Limits,
     NotFoundError,
     OutputItem,
-    PreloadError,
     Rule,
     Rules,
     StateError,
@@ -38,16 +34,6 @@ from cellblock import (
 )
 from cellblock.tools.calling import pool
 from processes import below, eventually
-
-
-async def _running(executor: CodeExecutor, code: str, tmp_path: Path) -> asyncio.Task[CodeExecutionResult]:
-    """Begin a cell, and return when its code runs."""
-    mark = tmp_path / "running"
-    task = asyncio.create_task(executor.execute(f"open({str(mark)!r}, 'w').close()\n{code}"))
-    await eventually(lambda: mark.exists() or task.done())
-    mark.unlink()
-    return task
-
 
 # -- starting and stopping ---------------------------------------------------------------------------------------------
 
@@ -122,15 +108,6 @@ async def test_use_after_the_stop_says_that_it_is_stopped(host: Host) -> None:
             await use(executor)
 
 
-async def test_stop_ends_a_running_cell(host: Host, tmp_path: Path) -> None:
-    executor = CodeExecutor(host=host, sandbox=False)
-    await executor.start()
-    task = await _running(executor, "while True: pass", tmp_path)
-    await executor.stop()
-    result = await task
-    assert (result.status, result.recovery) == ("interrupted", "restarted")
-
-
 async def test_an_error_in_the_block_stops_the_executor(host: Host) -> None:
     before = len(below(os.getpid()))
     with pytest.raises(ZeroDivisionError):
@@ -201,28 +178,6 @@ async def test_a_kernel_that_dies_raises_its_cause_and_costs_the_cell_that_ended
     assert (await executor.execute("x")).text == "1"
 
 
-@pytest.mark.slow
-async def test_cells_asked_for_at_once_run_in_order(executor: CodeExecutor) -> None:
-    await executor.execute("order = []")
-    await asyncio.gather(*(executor.execute(f"order.append({number})") for number in range(10)))
-    assert (await executor.execute("order")).text == str(list(range(10)))
-
-
-async def test_input_is_answered_by_whoever_was_given(executor: CodeExecutor) -> None:
-    result = await executor.execute("f'hello {input(\"name? \")}'", on_input=lambda _prompt: "world")
-    assert result.return_value == "'hello world'"
-
-
-@pytest.mark.slow
-async def test_limits_and_a_spill_directory_are_passed_on(host: Host, tmp_path: Path) -> None:
-    async with CodeExecutor(host=host, sandbox=False, limits=Limits(text=20_000), spill_dir=tmp_path / "spill") as executor:
-        result = await executor.execute("for number in range(30_000): print(number)")
-        assert result.truncated
-        assert len(result.output) < 100_000
-        [path] = result.spilled
-        assert path.read_text().splitlines() == [str(number) for number in range(30_000)]
-
-
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 
@@ -245,110 +200,10 @@ async def test_chunks_come_while_the_cell_runs(executor: CodeExecutor) -> None:
     assert texts[0] == "first\n"
 
 
-@pytest.mark.slow
-async def test_programs_run_beside_the_kernel(executor: CodeExecutor) -> None:
-    done = await executor.exec(["sh", "-c", "cat; exit 3"], input=b"given")
-    assert (done.stdout, done.exit_code) == (b"given", 3)
-    process = await executor.spawn("echo begun; exec sleep 1000")
-    assert [piece.data for piece in await process.read()] == [b"begun\n"]
-    assert process.info in executor.processes()
-    assert executor.process(process.id) is process
-    await executor.execute("x = 1")
-    undone = await executor.undo(processes="keep")
-    assert any(process.id in line for line in undone.outside)
-    await executor.execute("x = 1")
-    await executor.undo(processes="stop")
-    assert (await process.wait(1)).status == "cancelled"
-    other = await executor.spawn(["sleep", "1000"])
-    await executor.reset()
-    assert (await other.wait(1)).status == "cancelled"
-
-
-@pytest.mark.slow
-async def test_leaving_a_stream_without_ceremony_stops_the_cell_too(executor: CodeExecutor) -> None:
-    async for _ in executor.stream("while True: print('on and on')", chunks=True):
-        break
-    assert (await executor.execute("1")).ok
-
-
 # -- reset and cancel --------------------------------------------------------------------------------------------------
 
 
-async def test_cancel_stops_the_cell_and_keeps_the_variables(executor: CodeExecutor, tmp_path: Path) -> None:
-    await executor.execute("x = 1")
-    task = await _running(executor, "while True: pass", tmp_path)
-    assert await executor.cancel() is True
-    result = await task
-    assert (result.status, result.recovery) == ("interrupted", "interrupted")
-    assert (await executor.execute("x")).text == "1"
-
-
 # -- options -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-async def test_preloaded_modules_are_there_from_the_start(tmp_path: Path) -> None:
-    async with Host() as host, CodeExecutor(preload=("decimal", "sqlite3"), host=host) as executor:
-        result = await executor.execute("import sys; [name in sys.modules for name in ('decimal', 'sqlite3')]")
-        assert result.text == "[True, True]"
-        # Loaded, but not put into the session's names.
-        assert (await executor.execute("'decimal' in globals()")).text == "False"
-
-
-async def test_an_interpreter_can_be_a_path_or_a_virtual_environment(host: Host) -> None:
-    environment = Path(sys.executable).parent.parent
-    for python in (sys.executable, environment):
-        async with CodeExecutor(python=python, host=host, sandbox=False) as executor:
-            assert (await executor.execute("import sys; sys.prefix")).text == repr(str(environment))
-
-
-@pytest.mark.slow
-async def test_a_preload_that_fails_names_the_module_and_says_what_to_do(host: Host) -> None:
-    executor = CodeExecutor(preload=("no_such_module",), host=host, sandbox=False)
-    with pytest.raises(PreloadError, match=r"(?s)cannot import a module of preload.*install it there, or leave it out.*No mo"):
-        await executor.start()
-    with pytest.raises(StateError, match="not started"):
-        await executor.execute("1")
-    async with CodeExecutor(host=host, sandbox=False) as other:
-        assert (await other.execute("1")).ok
-
-
-async def test_an_interpreter_that_does_not_exist_is_named(host: Host) -> None:
-    executor = CodeExecutor(python="/nowhere/python", host=host)
-    with pytest.raises(InterpreterError, match="no Python interpreter at /nowhere/python"):
-        await executor.start()
-
-
-@pytest.mark.slow
-async def test_an_interpreter_without_ipython_says_how_to_get_it(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "pyvenv.cfg").write_text(
-        f"home = {Path(sys.executable).resolve().parent}\ninclude-system-site-packages = false\n"
-    )
-    (tmp_path / "bin" / "python").symlink_to(Path(sys.executable).resolve())
-    executor = CodeExecutor(python=tmp_path, host=host)
-    with pytest.raises(InterpreterError, match=r"cannot import IPython: install it there with '.*pip install ipython'"):
-        await executor.start()
-
-
-_BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "images_dir": ({"images_dir": "/proc/images"}, InvalidInputError, "images_dir: /proc cannot be written"),
-    "working_dir": ({"working_dir": "/nowhere"}, InvalidInputError, "working_dir: /nowhere is not a directory; create it"),
-    "kernel_env": ({"kernel_env": {"A": 1}}, InvalidInputError, "kernel_env: 'A' and its value must be strings"),
-    "preload": ({"preload": "numpy"}, InvalidInputError, r"must be a sequence of module names: preload=\('numpy',\)"),
-}
-
-
-@pytest.mark.parametrize(("options", "error", "message"), _BAD.values(), ids=_BAD.keys())
-async def test_an_option_that_cannot_be_used_refuses_to_start(
-    host: Host, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    if "images_dir" in options and os.access("/proc", os.W_OK):
-        options = {"images_dir": "/dev/null/images"}  # root may write anywhere, but not below a file
-        message = "images_dir: /dev/null is not a directory"
-    executor = CodeExecutor(host=host, sandbox=False, **options)
-    with pytest.raises(error, match=message):
-        await executor.start()
 
 
 _REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
@@ -407,12 +262,6 @@ def test_the_log_level_is_that_of_the_cellblock_logger_and_the_default_leaves_it
         logger.setLevel(before)
 
 
-async def test_the_session_underneath_completes_inspects_and_remembers(executor: CodeExecutor) -> None:
-    await executor.execute("number = 1")
-    assert "number" in (await executor.session.complete("numb")).matches
-    assert [entry.code for entry in executor.session.history()] == ["number = 1"]
-
-
 # -- the sandbox, which is the default ---------------------------------------------------------------------------------
 
 CONFINED = "'NoNewPrivs:\\t1' in open('/proc/self/status').read()"
@@ -433,19 +282,6 @@ async def test_a_sandbox_is_left_out_by_that_word(executor: CodeExecutor) -> Non
 async def test_an_executor_is_isolated_like_the_other_sessions_of_its_host(tmp_path: Path) -> None:
     async with Host(isolate="srt") as host, CodeExecutor(host=host, working_dir=tmp_path) as executor:
         assert executor.session.isolate == "srt"
-
-
-async def test_a_home_directory_is_no_workspace_by_accident(
-    native_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(native_host, "facts", dataclasses.replace(native_host.facts, home=str(tmp_path)))
-    with pytest.raises(InvalidInputError, match=r"contains your home directory.*name one \(working_dir=, or --workspace\)"):
-        await CodeExecutor(host=native_host).start()
-    native_host.session(working_dir=tmp_path)  # somebody has decided that
-    native_host.session(working_dir="project")
-    native_host.session(isolate="none")
 
 
 async def test_a_tool_server_port_is_served_where_one_is_asked_for(host: Host, unused_tcp_port: int) -> None:
@@ -551,16 +387,6 @@ asyncio.run(main())
 
 
 # -- how an execution ends, who decides, and who listens ---------------------------------------------------------------
-
-
-@pytest.mark.slow
-async def test_one_except_catches_whatever_becomes_of_the_code(executor: CodeExecutor) -> None:
-    for code, status in (("1 / 0", "error"), ("while True: pass", "timeout"), ("import os; os._exit(3)", "died")):
-        with pytest.raises(CodeExecutionError) as caught:
-            await executor.execute(code, timeout=0.1 if status == "timeout" else 60)
-        assert caught.value.result is not None
-        assert caught.value.result.status == status
-        assert isinstance(caught.value, TimeoutError) is (status == "timeout")
 
 
 @pytest.mark.slow

@@ -263,15 +263,6 @@ def test_a_callback_in_the_loop_is_told_not_to_wait_for_itself(executor: SyncCod
     assert "cannot call synchronous functions" in str(executor.execute("input()", on_input=ask).return_value)
 
 
-@pytest.mark.slow
-def test_a_session_is_saved_to_a_url_and_loaded_from_there(own: SyncCodeExecutor) -> None:
-    own.execute("kept = 1")
-    assert own.save("memory://sync.cellblock").path == "memory://sync.cellblock"
-    own.execute("kept = 2")
-    own.load("memory://sync.cellblock")
-    assert own.execute("kept").return_value == "1"
-
-
 def test_files_in_parts_and_watched_directories(own: SyncCodeExecutor) -> None:
     assert own.fs.write_parts("/tmp/d/parts", iter([b"one ", b"two"])).size == 7
     assert own.fs.read_part("/tmp/d/parts", 4, 3)[1] == b"two"

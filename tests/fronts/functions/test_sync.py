@@ -45,27 +45,6 @@ def test_a_name_means_one_session_until_it_is_destroyed() -> None:
     assert cellblock.get_or_create("one").kernel_id != first.kernel_id
 
 
-@pytest.mark.slow
-def test_a_session_is_not_taken_for_one_with_another_isolation() -> None:
-    cellblock.get_or_create("unsafe", sandbox=False)
-    cellblock.get_or_create("unsafe", sandbox=False, tags={"a": "b"})
-    for options in ({"sandbox": True}, {"isolate": "native"}):
-        with pytest.raises(InvalidInputError, match=r"session 'unsafe' exists with other options: (sandbox|isolate) is "):
-            cellblock.get_or_create("unsafe", **options)
-    cellblock.get_or_create("safe", sandbox=True, isolate="native")
-    with pytest.raises(InvalidInputError, match="sandbox is True, not False"):
-        cellblock.get_or_create("safe", sandbox=False)
-
-
-@pytest.mark.slow
-def test_fields_of_a_result() -> None:
-    result = cellblock.execute(cellblock.get_or_create("fields"), "print('hello')\n2 + 2")
-    assert (result.status, result.ok, result.output, result.return_value) == ("success", True, "hello\n", "4")
-    failed = cellblock.execute("fields", "1 / 0")
-    assert failed.error is not None
-    assert (failed.ok, failed.error.ename, failed.error.evalue) == (False, "ZeroDivisionError", "division by zero")
-
-
 def test_bash() -> None:
     cellblock.get_or_create("shell")
     assert cellblock.execute("shell", "echo one; echo two", language="bash").output == "one\ntwo\n"
@@ -102,12 +81,6 @@ def test_another_process_finds_the_session() -> None:
         env=dict(os.environ),
     )
     assert found.stdout == "'here'\nlight\n"
-
-
-def test_many_who_ask_for_one_name_at_once_get_one_session() -> None:
-    with ThreadPoolExecutor(8) as threads:
-        ids = {record.kernel_id for record in threads.map(lambda _: cellblock.get_or_create("race"), range(16))}
-    assert len(ids) == 1
 
 
 async def test_inside_a_running_event_loop() -> None:
@@ -244,13 +217,6 @@ def test_settings_of_a_client_count_although_the_daemon_runs(monkeypatch: pytest
     assert long.truncated
     assert len(long.output) < 200
     assert len(cellblock.execute_with_retry(kernel, "1 / 0", lambda _result, _attempt: None).attempts) == 3
-
-
-@pytest.mark.slow
-async def test_an_idle_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNELBOX_KERNEL_IDLE_TIMEOUT", "0.1")
-    kernel = cellblock.get_or_create("idle")
-    await eventually(lambda: kernel.kernel_id not in {record.kernel_id for record in cellblock.list_kernels()})
 
 
 @pytest.mark.slow

@@ -55,13 +55,6 @@ def test_what_a_session_may_not_write_nobody_writes_over_http(api: httpx.Client,
     assert not (session / path).is_file()
 
 
-def test_what_a_session_may_not_read_nobody_reads_over_http(api: httpx.Client, session: Path) -> None:
-    (session / ".env").rmdir() if (session / ".env").is_dir() else None
-    (session / ".env").write_text("TOKEN=secret")
-    assert api.get(f"{FILES}/.env").status_code == 403
-    assert ".env" not in [one["path"] for one in api.get(FILES).json()["files"]]
-
-
 def test_a_part_of_a_file(api: httpx.Client) -> None:
     api.put(f"{FILES}/digits", content=b"0123456789")
 
@@ -89,17 +82,6 @@ def test_a_large_file_goes_through_in_pieces(api: httpx.Client, session: Path) -
     with api.stream("GET", f"{FILES}/large") as answer:
         assert b"".join(answer.iter_bytes()) == piece * 12
     (session / "large").unlink()
-
-
-def test_an_upload_that_breaks_off_leaves_nothing(gateway: Gateway, api: httpx.Client, session: Path) -> None:
-    before = sorted(os.listdir(session))
-    head = (
-        f"PUT {FILES}/half HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('run')}\r\nContent-Length: 1000\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", gateway.port)) as connection:
-        connection.sendall(head.encode() + b"x" * 500)
-    assert api.get(f"{FILES}/half").status_code == 404
-    assert sorted(os.listdir(session)) == before
 
 
 def test_a_file_that_is_too_large_is_refused(api: httpx.Client, session: Path) -> None:
@@ -153,39 +135,6 @@ def test_absolute_paths_are_as_the_code_sees_them(api: httpx.Client, gateway: Ga
         ):
             assert refused.status_code == 403
             assert "relative to the workspace" in refused.json()["detail"]
-
-
-def test_links_are_not_followed(api: httpx.Client, session: Path) -> None:
-    (session / "link").symlink_to("/etc/passwd")
-    (session / "folder").symlink_to("/etc")
-    assert api.get(f"{FILES}/link").status_code == 422
-    assert api.get(f"{FILES}/folder/passwd").status_code == 422
-    assert api.put(f"{FILES}/folder/mine", content=b"x").status_code == 422
-    replaced = api.put(f"{FILES}/link", content=b"mine")
-    assert replaced.status_code in (201, 422)
-    assert "root:" in Path("/etc/passwd").read_text()
-    assert not Path("/etc/mine").exists()
-    for name in ("link", "folder"):
-        (session / name).unlink()
-
-
-def test_many_uploads_at_once_do_not_mix(api: httpx.Client, gateway: Gateway, session: Path) -> None:
-    import threading
-
-    text = token("run")
-
-    def put(number: int) -> None:
-        with gateway.client(text) as client:
-            client.put(f"{FILES}/many/{number}", content=(bytes([number]) * 2_500_000 for _ in range(3)))
-
-    threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number in range(4):
-        assert (session / "many" / str(number)).read_bytes() == bytes([number]) * 7_500_000
-    api.delete(f"{FILES}/many", params={"recursive": True})
 
 
 async def test_nothing_is_left_of_an_upload_whose_client_is_gone(gateway: Gateway, session: Path) -> None:

@@ -38,12 +38,6 @@ def test_one_is_installed_listed_and_removed(data: Path) -> None:
         kernelspecs.remove("plain")
 
 
-def test_a_prefix(tmp_path: Path) -> None:
-    made = kernelspecs.install({}, prefix=tmp_path / "prefix")
-    assert made.directory == tmp_path / "prefix" / "share" / "jupyter" / "kernels" / "cellblock"
-    assert made in kernelspecs.installed()
-
-
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "x" * 200])
 def test_a_name_that_cannot_be_one(name: str) -> None:
     with pytest.raises(InvalidInputError, match="name"):

@@ -152,15 +152,6 @@ async def test_rules_decide_about_servers(client: Connect, tmp_path: Path) -> No
             assert text(await register(connected, command="/other")).startswith("AccessError: ")
 
 
-async def test_a_server_that_no_rule_is_about(client: Connect, tmp_path: Path) -> None:
-    rules = tmp_path / "rules.toml"
-    rules.write_text("")
-    for approve in ("auto", "ask", "rules"):
-        async with client(tmp_path, approve=approve, rules=rules) as connected:  # a client that cannot ask
-            kind = "McpServerError: " if approve == "auto" else "AccessError: "
-            assert text(await register(connected)).startswith(kind)
-
-
 async def test_an_answer_is_for_what_was_asked(client: Connect, tmp_path: Path) -> None:
     asked = {"server_name": "none", "server_params": NOBODY}
     other = asked | {"server_params": NOBODY | {"command": "/other"}}

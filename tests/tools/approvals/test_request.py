@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cellblock import ApprovalRequest, InvalidInputError, StateError
+from cellblock import ApprovalRequest
 
 HIDDEN = {
     "hangul filler": "\u3164",
@@ -79,20 +79,6 @@ async def test_marks_of_other_scripts_are_not_piled_up_either() -> None:
 )
 async def test_long_runs_of_blanks_are_counted(text: str, shown: str) -> None:
     assert str(ApprovalRequest("git", "status", {"text": text})) == f"git.status(text={shown})"
-
-
-async def test_the_first_decision_counts() -> None:
-    request = ApprovalRequest("git", "status", {})
-    await request.accept()
-    await request.accept()
-    with pytest.raises(StateError, match=r"git\.status was already accepted"):
-        await request.reject()
-    assert await request.response()
-
-
-async def test_always_is_for_a_tool_or_a_call() -> None:
-    with pytest.raises(InvalidInputError, match="'tool', 'call' or None"):
-        await ApprovalRequest("git", "status", {}).accept("session")  # type: ignore[arg-type]
 
 
 async def test_what_is_withdrawn_stays_withdrawn() -> None:

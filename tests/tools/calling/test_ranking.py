@@ -70,8 +70,3 @@ def test_arguments_synonyms_and_forms_of_words_are_found() -> None:
     for words, best in cases:
         scores = rank(TOOLS, words)
         assert TOOLS[scores.index(max(scores))].name == best
-
-
-def test_a_word_that_nothing_is_about_has_no_score() -> None:
-    assert rank(TOOLS, "quantum") == rank(TOOLS, "") == [0.0] * len(TOOLS)
-    assert rank([], "commit") == []

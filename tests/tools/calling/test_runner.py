@@ -87,19 +87,6 @@ async def test_failures_are_errors_in_the_words_of_the_server(port: int, tool: s
         await asyncio.to_thread(ToolRunner("files", port=port).run_sync, tool, {})
 
 
-async def test_a_rejected_call_says_so(servers: Recorded) -> None:
-    async with tool_port(Broker(ask=lambda request: False), servers, "files") as port:
-        with pytest.raises(ToolRunnerError, match=r"Approval request for files\.read rejected"):
-            await ToolRunner("files", port=port).run("read", {})
-    assert servers.calls == []
-
-
-async def test_nobody_there_says_so(servers: Recorded) -> None:
-    async with tool_port(Broker(), servers, "files") as port:
-        with pytest.raises(ToolRunnerError, match="no approver"):
-            await ToolRunner("files", port=port).run("read", {})
-
-
 async def test_no_tool_server_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(ToolRunnerError, match=r"no tool server at localhost:1; start a ToolServer"):
         await ToolRunner("files", port=1).run("read", {})
@@ -162,21 +149,6 @@ async def test_a_thousand_gathered_calls_use_a_bounded_number_of_connections(ser
     assert all(isinstance(r, ToolRunnerError) for r in results[::2])
     assert 2 <= most <= pool.MAX_CONNECTIONS
     assert len(servers.calls) == 500
-
-
-async def test_one_connection_does_for_calls_one_after_the_other(port: int) -> None:
-    runner = ToolRunner("files", port=port)
-    for _ in range(5):
-        await runner.run("read", {})
-        await asyncio.to_thread(runner.run_sync, "read", {})
-    assert sum(map(len, pool._state.idle.values())) == 1
-
-
-async def test_a_server_that_was_restarted_is_called_again(servers: Recorded) -> None:
-    async with tool_port(Broker(ALLOW), servers, "files") as port:
-        await ToolRunner("files", port=port).run("read", {})
-    with pytest.raises(ToolRunnerError, match="no tool server"):
-        await ToolRunner("files", port=port).run("read", {})
 
 
 async def test_threads_and_loops_share_a_runner(port: int) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cellblock import InvalidInputError
 from cellblock.tools.apigen.package import write_package
 from cellblock.tools.calling import actions, finder, search
 from cellblock.tools.calling.content import ToolSpec
@@ -72,30 +69,9 @@ def test_one_module_in_full(root: Path) -> None:
     assert "class Params(ParamsModel):" in search.source("files.readfile", root)
 
 
-@pytest.mark.parametrize("path", ["files.missing", "files", "", "../x.y", "files.../x", "files.__init__.py", "a.b"])
-def test_a_tool_that_is_not_there(root: Path, path: str) -> None:
-    with pytest.raises(InvalidInputError, match="there is no tool"):
-        search.source(path, root)
-
-
 def test_nothing_is_listed_where_there_is_nothing(tmp_path: Path) -> None:
     assert search.names("x", tmp_path / "missing") == []
     assert search.signatures(root_dir=tmp_path) == []
-
-
-def test_files_that_are_not_what_they_should_be_are_left_out(root: Path) -> None:
-    tools = [7, {}, {"module": 3}, {"module": "../x"}, {"module": "ok", "name": ["x"], "signature": "s" * 10**6}]
-    for number, text in enumerate(
-        ["", "[", "7", "{}", "[" * 10**5, json.dumps({"generator": "cellblock", "tools": tools}), '{"generator": "cellblock"}']
-    ):
-        (root / f"bad{number}").mkdir()
-        (root / f"bad{number}" / ".cellblock.json").write_text(text)
-    (root / "linked").symlink_to(root / "git")
-    (root / "pipe").mkdir()
-    os.mkfifo(root / "pipe" / ".cellblock.json")
-    found = search.names(root_dir=root)
-    assert [path for path in found if not path.startswith(("files.", "git."))] == ["bad5.ok"]
-    assert max(map(len, search.signatures(root_dir=root))) < 3000
 
 
 def test_it_reads_files_with_the_standard_library_and_imports_none_of_them(root: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import ApprovalChannel, ApprovalRequest, StateError
+from cellblock import ApprovalChannel, ApprovalRequest
 from cellblock.tools.approvals.broker import MAX_PENDING, Broker
 from cellblock.tools.approvals.rules import Rules
 from processes import eventually
@@ -101,50 +101,3 @@ async def test_the_withdrawal_of_a_request_comes_after_the_request() -> None:
         socket.reads.set()
         await eventually(lambda: len(socket.sent) == 2)
         assert [sent["method"] for sent in socket.sent] == ["approve", "withdraw"]
-
-
-async def test_only_the_request_that_is_pending_is_decided_and_only_once() -> None:
-    channel = ApprovalChannel(approval_required=True)
-    async with connected(channel) as socket:
-        socket.reads.set()
-        first = asyncio.create_task(channel.request("files", "read", {}))
-        await eventually(lambda: len(socket.sent) == 1)
-        socket.answer("0" * 32, True)
-        socket.answer(socket.sent[0]["id"], False)
-        socket.answer(socket.sent[0]["id"], True)
-        assert await first is False
-        second = asyncio.create_task(channel.request("files", "read", {}))
-        await eventually(lambda: len(socket.sent) == 2)
-        socket.answer(socket.sent[0]["id"], True)  # once more
-        socket.answer(socket.sent[1]["id"], False)
-        assert await second is False
-
-
-async def test_a_second_client_is_refused_and_decides_nothing() -> None:
-    channel = ApprovalChannel(approval_required=True)
-    async with connected(channel) as socket:
-        other = Socket()
-        await channel.connect(other)  # type: ignore[arg-type]
-        assert (other.refused, channel.open) == (409, True)
-        socket.reads.set()
-        request = asyncio.create_task(channel.request("files", "read", {}))
-        await eventually(lambda: socket.sent)
-        assert not other.sent
-        socket.answer(socket.sent[0]["id"], True)
-        assert await request is True
-
-
-async def test_a_client_that_leaves_in_the_middle_fails_what_is_pending_and_the_next_one_sees_none_of_it() -> None:
-    channel = ApprovalChannel(approval_required=True)
-    async with connected(channel):
-        request = asyncio.create_task(channel.request("files", "read", {}))
-        await eventually(lambda: channel._pending)
-    with pytest.raises(StateError, match="disconnected"):
-        await request
-    async with connected(channel) as socket:
-        socket.reads.set()
-        last = asyncio.create_task(channel.request("files", "write", {}))
-        await eventually(lambda: socket.sent)
-        assert [sent["params"]["tool_name"] for sent in socket.sent] == ["write"]
-        socket.answer(socket.sent[0]["id"], True)
-        assert await last is True

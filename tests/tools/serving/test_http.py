@@ -181,14 +181,6 @@ async def test_a_request_ahead_of_the_answer_before_it_ends_the_connection(secon
         assert len(app.begun) == 1
 
 
-async def test_two_requests_in_one_piece_end_the_connection() -> None:
-    app = Echo()
-    async with served(app) as (reader, writer):
-        writer.write(post(b"one") + post(b"two"))
-        assert await ended(reader) == b""
-    assert len(app.begun) <= 1
-
-
 async def test_a_request_is_cancelled_when_nobody_waits_for_its_answer() -> None:
     app = Echo()
     app.go.clear()

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from cellblock import StateError
 from cellblock.tools.serving import listen
 from cellblock.tools.serving.http import Request
 from cellblock.tools.serving.listen import MAX_CONNECTIONS, MAX_OF_ALL, RESERVED, HttpServer
@@ -34,28 +33,6 @@ async def served() -> AsyncIterator[tuple[HttpServer, int]]:
         yield server, listener.getsockname()[1]
     finally:
         await server.stop()
-
-
-async def test_a_server_starts_once() -> None:
-    async with served() as (server, _):
-        with pytest.raises(StateError, match="already running"):
-            await server.start()
-
-
-async def test_stopping_closes_idle_connections_and_the_port_and_can_be_repeated() -> None:
-    async with served() as (server, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        await reader.readuntil(b"\r\n\r\n")
-        joined = asyncio.create_task(server.join())
-        await server.stop()
-        await server.stop()
-        assert await reader.read() == b""
-        await joined
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
-        assert server._port not in listen._ports
 
 
 async def test_stopping_cancels_a_request_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,22 +280,6 @@ async def test_ports_share_what_the_process_may_have_and_each_has_some(monkeypat
     assert listen._ports == []
 
 
-async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "MAX_CONNECTIONS", 4)
-    monkeypatch.setattr(listen, "RESERVED", 2)
-    async with tool_port(Broker(ALLOW), Recorded(), "files") as port:
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
-        await eventually(lambda: True)
-        assert await raw(port, request(CALL)) == b""
-        for _, writer in held:
-            writer.close()
-
-        async def answered() -> bool:
-            return status(await raw(port, request(CALL))) == 200
-
-        await eventually(answered)
-
-
 async def test_no_websocket_is_served() -> None:
     noted: list[str] = []
     key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
@@ -356,15 +340,6 @@ async def test_leaving_withdraws_the_request() -> None:
             await eventually(lambda: asked)
         await eventually(lambda: asked[0].state == "withdrawn")
         assert not broker.pending
-
-
-async def test_leaving_cancels_the_call() -> None:
-    servers = Recorded()
-    async with tool_port(Broker(ALLOW), servers, "files") as port:
-        task = asyncio.create_task(ToolRunner("files", port=port).run("waits", {}))
-        await eventually(lambda: servers.calls)
-        task.cancel()
-        await eventually(lambda: servers.cancelled == 1)
 
 
 async def test_what_is_executed_is_on_record_first() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from cellblock import (
-    ApprovalChannel,
     ApprovalClient,
     ApprovalRequest,
     InvalidInputError,
@@ -329,27 +328,6 @@ async def test_no_tool_server_is_an_error_for_the_client_too() -> None:
         await ApprovalClient(accept, port=1).connect()
 
 
-class Socket:
-    """As much of a WebSocket as a channel uses."""
-
-    def __init__(self, answer: Callable[[dict[str, Any]], Awaitable[str]]) -> None:
-        self.answers: asyncio.Queue[str | None] = asyncio.Queue()
-        self._answer = answer
-
-    async def accept(self) -> None: ...
-
-    async def close(self, code: int = 1000, reason: str = "") -> None:
-        await self.answers.put(None)
-
-    async def send(self, text: str) -> None:
-        data = json.loads(text)
-        if data["method"] == "approve":
-            await self.answers.put(await self._answer(data))
-
-    async def receive(self) -> str | None:
-        return await self.answers.get()
-
-
 async def test_a_lost_connection_is_made_again(servers: Recorded, caplog: pytest.LogCaptureFixture) -> None:
     async with ToolServer(port=0, approval_required=True) as first:
         port = first.port
@@ -386,37 +364,6 @@ async def test_a_tool_that_its_server_does_not_have_is_refused(servers: Recorded
         with pytest.raises(ToolRunnerError, match="'fetch' has no tool 'missing'"):
             await ToolRunner("fetch", PARAMS, port=server.port).run("missing", {})
     assert servers.calls == []
-
-
-async def test_a_channel_alone() -> None:
-    assert await ApprovalChannel().request("a", "b", {})
-    channel = ApprovalChannel(approval_required=True, approval_timeout=0.2)
-    with pytest.raises(RuntimeError, match="no ApprovalClient is connected"):
-        await channel.request("a", "b", {})
-    assert not channel.open
-    await channel.join()
-
-    async def answer(data: dict[str, Any]) -> str:
-        number = data["id"] if data["params"]["tool_name"] != "ignored" else "other"
-        return json.dumps({"jsonrpc": "2.0", "id": number, "result": data["params"]["tool_name"] == "good"})
-
-    serving = asyncio.create_task(channel.connect(Socket(answer)))  # type: ignore[arg-type]  # as much as is used
-    await eventually(lambda: channel.open)
-    assert await channel.request("a", "good", {}) is True
-    assert await channel.request("a", "bad", {}) is False
-    with pytest.raises(TimeoutError):
-        await channel.request("a", "ignored", {})
-    channel.approval_timeout = None
-    pending = asyncio.create_task(channel.request("a", "ignored", {}))
-    await eventually(lambda: channel._pending)
-    with pytest.raises(TimeoutError):
-        await channel.join(timeout=0.01)
-    await channel.disconnect()
-    with pytest.raises(RuntimeError, match="was closed"):
-        await pending
-    await channel.join()
-    await serving
-    assert not channel.open
 
 
 @pytest.mark.slow
