@@ -18,12 +18,6 @@ from suite import first_quick
 _MOST_MODULES = 22
 
 
-async def test_variables_persist_between_cells(session: Session) -> None:
-    assert (await session.execute("x = 41")).status == "success"
-    result = await session.execute("x + 1")
-    assert result.return_value == "42"
-
-
 async def test_a_cell_enters_few_modules_of_the_host(executor: CodeExecutor, native_host: Host, tmp_path: Path) -> None:
     """Each module on the way of a cell is one more to read for whoever follows the cell."""
     await _check_few_modules(executor)

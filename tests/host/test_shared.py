@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutor, Host, SandboxError, StateError
+from cellblock import CodeExecutor, Host, SandboxError
 from cellblock.host import shared
 from cellblock.walls.sandbox import probe
 from processes import alive, below, command_line, eventually
@@ -109,14 +109,6 @@ async def test_a_host_that_nobody_uses_is_closed_after_a_while(monkeypatch: pyte
         assert (await executor.execute("1")).ok
 
 
-@pytest.mark.slow
-async def test_another_preload_gets_a_fork_server_of_its_own_on_the_same_host() -> None:
-    before = zygotes()
-    async with CodeExecutor(), CodeExecutor(preload=("decimal",)) as executor:
-        assert len(zygotes() - before) == 2
-        assert (await executor.execute("import sys; 'decimal' in sys.modules")).text == "True"
-
-
 async def test_a_host_of_ones_own_is_not_shared_and_stays_open(host: Host) -> None:
     before = zygotes()
     async with CodeExecutor(host=host, sandbox=False) as executor:
@@ -125,19 +117,6 @@ async def test_a_host_of_ones_own_is_not_shared_and_stays_open(host: Host) -> No
     assert not host.closed
     async with CodeExecutor(host=host, sandbox=False) as executor:
         assert (await executor.execute("1")).ok
-
-
-@pytest.mark.slow
-async def test_a_fork_server_that_is_killed_is_replaced() -> None:
-    before = zygotes()
-    async with CodeExecutor() as executor:
-        await executor.session.execute("x = 1")
-        [zygote] = zygotes() - before
-        os.kill(zygote, signal.SIGKILL)
-        await eventually(lambda: not alive(zygote))
-        async with CodeExecutor() as other:
-            assert (await other.execute("1")).ok
-        assert (await executor.session.execute("x")).text == "1"
 
 
 # -- the sandbox, which is the default ---------------------------------------------------------------------------------
@@ -214,13 +193,6 @@ async def test_a_loop_that_goes_on_after_shutting_its_generators_down_gets_a_new
 
     await asyncio.to_thread(run)
     await shared._close_left_behind()
-
-
-async def test_an_executor_used_in_another_loop_says_what_is_wrong(warm: None) -> None:
-    async with CodeExecutor() as executor:
-        with pytest.raises(StateError, match="belongs to another event loop"):
-            await asyncio.to_thread(asyncio.run, executor.execute("1"))
-        assert (await executor.execute("1")).ok
 
 
 _ZYGOTE_INIT_WORKER = 3
@@ -315,15 +287,4 @@ async def test_ctrl_c_of_a_program_that_awaits_a_cell_ends_it_and_everything_it_
     assert said.rstrip().endswith("KeyboardInterrupt")
     assert "never" not in said
     assert "exception was" not in said
-    await eventually(lambda: not any(alive(pid) for pid in everything))
-
-
-@pytest.mark.slow
-async def test_a_program_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
-    with _program(tmp_path, _INTERRUPTED) as process:
-        assert await _line(process) == "busy"
-        everything = below(process.pid)
-        assert len(everything) >= _ZYGOTE_INIT_WORKER
-        process.kill()
-        await _ends(process)
     await eventually(lambda: not any(alive(pid) for pid in everything))

@@ -321,10 +321,6 @@ async def test_packages_are_asked_for_as_well(shell: Session, decider: Decider) 
     assert decider.last.command == "%pip install 'demo>=1' --pre"
 
 
-async def test_a_session_without_anybody_to_decide_is_as_it_was(session: Session) -> None:
-    assert await value(session, "x = !echo {1 + 1}\nx") == ["2"]
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -111,13 +111,6 @@ async def test_widgets_show_what_they_have_become(session: Session) -> None:
         await ok(session, f"display({{'application/vnd.jupyter.widget-view+json': {view}}}, raw=True)")
 
 
-@pytest.mark.slow
-async def test_plotly_shows_figures_as_data(session: Session) -> None:
-    result = await ok(session, "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1])).show()")
-    assert set(result.outputs[-1].data) == {"application/vnd.plotly.v1+json"}
-    assert result.text == "<application/vnd.plotly.v1+json>"
-
-
 async def test_tabulate_shows_html_and_text(session: Session) -> None:
     result = await ok(session, "from tabulate import tabulate\ntabulate([[1, 2]], tablefmt='html')")
     assert set(result.outputs[-1].data) == {"text/html", "text/plain"}

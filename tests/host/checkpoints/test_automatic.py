@@ -11,7 +11,7 @@ import pytest
 
 from cellblock import CheckpointError, Exact, Host, InvalidInputError, Rolling, Session
 from cellblock.host.checkpoints import workspace_snapshots as checkpoint_files
-from cellblock.host.kernels import pairs, session_state
+from cellblock.host.kernels import pairs
 from cellblock.host.snapshots import SnapshotLimits
 from clocks import WallClock
 from processes import eventually
@@ -19,16 +19,6 @@ from processes import eventually
 
 def made(host: Host, workspace: Path, keep: int = 5) -> Session:
     return host.session(working_dir=workspace, images_dir=workspace.parent, recovery=Exact(keep=keep))
-
-
-async def test_each_of_many_cells_that_follow_at_once_is_undone_alone(zygote_host: Host, tmp_path: Path) -> None:
-    async with made(zygote_host, tmp_path) as session:
-        for number in range(3):
-            await session.execute(f"x = {number}; open('f', 'w').write('{number}')")
-        for number in range(1, -1, -1):
-            assert len((await session.undo()).cells) == 1
-            assert (await session.execute("x, open('f').read()")).return_value == f"({number}, '{number}')"
-            await session.undo()
 
 
 @pytest.mark.slow
@@ -111,18 +101,6 @@ async def test_files_of_a_large_directory_that_is_not_the_sessions_are_only_look
             await session.undo()
         assert (await session.undo(partial=True)).files_left
         assert (await session.execute("x")).return_value == "1"
-
-
-@pytest.mark.slow
-async def test_cells_are_undone_also_when_the_first_are_forgotten(
-    zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_state, "_KEPT", 3)
-    async with made(zygote_host, tmp_path) as session:
-        for number in range(6):
-            await session.execute(f"x = {number}")
-        await session.undo()
-        assert (await session.execute("x")).return_value == "4"
 
 
 async def test_the_first_cell_of_a_loaded_session_can_be_undone(zygote_host: Host, tmp_path: Path) -> None:

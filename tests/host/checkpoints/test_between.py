@@ -25,32 +25,6 @@ from suite import first_quick
 MIB = 2**20
 
 
-async def test_what_others_do_beside_files_of_a_cell_stays(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "import os\nos.makedirs('x/sub/deep')\nopen('x/a', 'w').write('1'); os.symlink('a', 'x/link')")
-        await run(session, "open('x/new', 'w').write('2')", "y = 1")
-        await wait_for_clock()
-        shutil.copy2(tmp_path / "x" / "a", tmp_path / "x" / "sub" / "copy")
-        (tmp_path / "x" / "sub" / "empty").mkdir()
-        (tmp_path / "x" / "sub" / "link").symlink_to("a")
-        assert [one.path for one in (await session.undo(2)).files] == ["x/new"]
-        assert {"x/sub/copy", "x/sub/empty", "x/sub/link"} <= tree(tmp_path).keys()
-
-
-async def test_what_others_save_between_many_undos_stays(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "x = 0", "open('f', 'w').write('0')")
-        for number in range(4):
-            await run(session, f"open('f', 'w').write('{number + 1}')")
-            await session.undo()
-            if number == 2:
-                await wait_for_clock()
-                (tmp_path / "own").write_text("own")
-                await wait_for_clock()
-        await session.undo()
-        assert tree(tmp_path) == {"own": "own"}
-
-
 @pytest.mark.parametrize("there", first_quick([False, True]))
 async def test_what_others_saved_before_a_cell_that_was_undone_stays(zygote_host: Host, tmp_path: Path, there: bool) -> None:
     """What an undo has brought back is whose it was, also for the next undo."""

@@ -74,34 +74,6 @@ async def kept(session: Session) -> None:
     await eventually(lambda: any(one.snapshot and one.execution_count == count for one in session.checkpoints()))
 
 
-async def test_undo_brings_files_back(any_host: Host, tmp_path: Path) -> None:
-    async with made(any_host, tmp_path, Rolling(after=0.001)) as session:
-        await session.execute("open('a', 'w').write('1')")
-        await kept(session)
-        await session.execute("open('a', 'w').write('2'); open('b', 'w').write('2')")
-        await kept(session)
-        await session.execute("!rm a")
-        undone = await session.undo(2)
-        assert (len(undone.cells), [one.path for one in undone.files], undone.files_left) == (2, ["a", "b"], "")
-        assert (tmp_path / "a").read_text() == "1"
-        assert not (tmp_path / "b").exists()
-
-
-@pytest.mark.slow
-async def test_undo_takes_the_latest_state_also_if_an_earlier_one_has_files(any_host: Host, tmp_path: Path) -> None:
-    """Its files would not fit the variables: what `put` has assigned would be gone, and nothing would say so."""
-    async with made(any_host, tmp_path, Rolling(after=0.001)) as session:
-        await session.execute("x = 1; open('a', 'w').write('1')")
-        await kept(session)
-        (before,) = session.checkpoints()
-        await session.put("y", 5)
-        await eventually(lambda: session.checkpoints() not in ([], [before]))
-        await session.execute("x = 2")
-        undone = await session.undo()
-        assert (await session.execute("(x, y)")).return_value == "(1, 5)"
-        assert undone.files_left or (tmp_path / "a").read_text() == "1"
-
-
 @pytest.mark.parametrize("how", first_quick(["restored", "crashed", "uploaded"]))
 @pytest.mark.usefixtures("soon")
 async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
@@ -142,41 +114,6 @@ async def test_undo_of_a_restored_cell_after_an_undo_of_all_leaves_what_somebody
         (tmp_path / "a").write_text("2")
         assert [one.path for one in (await session.undo(partial=True)).files] == ["b"]
         assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "2"}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-async def test_what_somebody_else_saves_between_cells_stays(zygote_host: Host, tmp_path: Path) -> None:
-    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-
-        async def save(name: str) -> None:
-            rested = time.time_ns()
-            await eventually(lambda: files_time() > rested)
-            (tmp_path / name).write_text("mine")
-            saved = time.time_ns()
-            await eventually(lambda: files_time() > saved)
-
-        await eventually(lambda: session.cells.past.pairs.latest)
-        await save("n0")
-        for count in (1, 2, 3):
-            await session.execute(f"open('a{count}', 'w').write('1'); open('b', 'w').write('{count}')")
-            await kept(session)
-            await save(f"n{count}")
-        assert [one.path for one in (await session.undo()).files] == ["a3", "b"]
-        assert [one.path for one in (await session.undo(2)).files] == ["a1", "a2", "b"]
-        assert sorted(path.name for path in tmp_path.glob("[abn]*")) == ["n0", "n1", "n2", "n3"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-async def test_a_file_that_comes_before_the_first_cell_stays(zygote_host: Host, tmp_path: Path) -> None:
-    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await eventually(lambda: session.cells.past.pairs.latest)
-        await session.files.write("data.csv", "1")
-        await eventually(lambda: session.cells.past.pairs.latest)
-        await session.execute("open('data.csv', 'w').write('2')")
-        assert [one.path for one in (await session.undo()).files] == ["data.csv"]
-        assert (tmp_path / "data.csv").read_text() == "1"
 
 
 async def test_undo_says_why_files_stay(zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,24 +264,6 @@ async def test_a_process_that_cannot_be_stopped_keeps_files_from_being_brought_b
         monkeypatch.undo()
         assert [one.path for one in (await session.undo(2)).files] == ["a"]  # what was kept still is
         assert not (tmp_path / "a").exists()
-
-
-async def test_a_database_that_is_open_is_the_one_that_came_back(zygote_host: Host, tmp_path: Path) -> None:
-    """Files are back before the kernel opens them again."""
-    async with made(zygote_host, tmp_path) as session:
-        await session.execute(
-            """
-            import sqlite3
-            base = sqlite3.connect("base.db")
-            with base: base.execute("CREATE TABLE t (x)"); base.execute("INSERT INTO t VALUES (1)")
-            """
-        )
-        checkpoint = await session.checkpoint(files="copy")
-        await session.execute("with base: base.execute('UPDATE t SET x = 2')")
-        await session.restore(checkpoint)
-        await session.execute("with base: base.execute('UPDATE t SET x = x + 10')")
-        look = "[c.execute('SELECT x FROM t').fetchall() for c in (base, sqlite3.connect('base.db'))]"
-        assert (await session.execute(look)).return_value == "[[(11,)], [(11,)]]"
 
 
 async def test_if_no_kernel_can_be_made_files_become_again_what_they_were(

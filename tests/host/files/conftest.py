@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -90,18 +89,3 @@ def attacker(workspace: Path) -> Attacker:
             process.stdout.close()
 
     return run
-
-
-@pytest.fixture
-def left(workspace: Path) -> Callable[[], list[str]]:
-    """What temporary names are in the workspace."""
-
-    def found() -> list[str]:
-        return [
-            name
-            for _folder, folders, names in os.walk(workspace)
-            for name in folders + names
-            if name.startswith(".cellblock-")
-        ]
-
-    return found

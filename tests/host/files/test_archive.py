@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from cellblock import FilesError
 from cellblock.host.files import FileLimits, Files, Transfer
 from cellblock.host.files.archive import BLOCK, Gunzip, Member, TarReader
-from cellblock.host.files.beneath import Walk
 
 END = bytes(2 * BLOCK)
 LIMITS = FileLimits(max_file_bytes=10_000, max_total_bytes=30_000, max_entries=50, max_depth=10)
@@ -341,12 +340,3 @@ def test_a_damaged_archive_gives_documented_errors_only_and_safe_paths(data: st.
 def test_any_bytes_give_documented_errors_only(data: bytes) -> None:
     with pytest.raises(FilesError):
         _events(data, 700)
-
-
-async def test_both_walks_unpack_alike(workspace: Path, walk: Walk) -> None:
-    files = Files(workspace, walk=walk)
-    await files.untar(GOOD + member("good/deep/er/x", b"2") + END)
-    assert [entry.path for entry in await files.list(recursive=True) if entry.kind == "file"] == [
-        "good/deep/er/x",
-        "good/first",
-    ]

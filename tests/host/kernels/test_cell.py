@@ -83,23 +83,6 @@ def test_a_result_holds_its_text_twice_at_most() -> None:
     assert result.outputs[9].data == {"text/plain": "x" * (size // 10)}
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("abc\rX", "Xbc"),
-        ("abc\r", "abc"),
-        ("abc\r\ndef", "abc\ndef"),
-        ("abc\r\r\r\ndef", "abc\ndef"),
-        ("one\rtwo\nthree\rfour", "two\nfoure"),
-        ("\rabc", "abc"),
-        ("long line\rshort", "shortline"),
-        ("", ""),
-    ],
-)
-def test_a_carriage_return_goes_back_to_the_start_of_the_line(text: str, shown: str) -> None:
-    assert overwrite(text) == shown
-
-
 @unhurried
 @given(st.text("ab\r\n", max_size=60))
 def test_overwriting_is_what_a_terminal_does(text: str) -> None:
@@ -118,20 +101,6 @@ def test_overwriting_is_what_a_terminal_does(text: str) -> None:
 
 
 # -- endings ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_cell_that_ran_to_its_end_is_a_success() -> None:
-    result = ended(Reply(7))
-    assert result.ok
-    assert (result.execution_count, result.error, result.recovery, result.text) == (7, None, None, None)
-
-
-def test_an_exception_is_data() -> None:
-    result = ended(Reply(1, "ValueError", "wrong", ("line 1", "line 2")))
-    assert result.status == "error"
-    assert result.error is not None
-    assert (result.error.ename, result.error.evalue, result.error.traceback) == ("ValueError", "wrong", ["line 1", "line 2"])
-    assert result.text == "line 1\nline 2"
 
 
 def test_an_exception_without_a_traceback_is_readable_all_the_same() -> None:

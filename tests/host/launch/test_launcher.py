@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import textwrap
 import time
 import venv
 from pathlib import Path
@@ -170,7 +169,6 @@ def other_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- preloading --------------------------------------------------------------------------------------------------------
 
 
-# The quick tests of executors have one that does not exist.
 @pytest.mark.parametrize("launch", ["zygote", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",
@@ -322,18 +320,6 @@ def start_host(tmp_path: Path, source: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", ["zygote", "spawn"])
-async def test_a_host_that_is_killed_leaves_no_process_behind(tmp_path: Path, launch: str) -> None:
-    host = start_host(tmp_path, HOST.format(daemons=DAEMONS, launch=launch, before="pass"))
-    with host:
-        processes = below(host.pid)
-        assert sum("sleep" in command_line(pid) for pid in processes) >= 6
-        host.kill()
-        host.wait()
-        await eventually(lambda: not any(map(alive, processes)), timeout=10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launch", ["zygote", "spawn"])
 async def test_a_killed_host_leaves_nothing_although_a_fork_of_it_lives_on(tmp_path: Path, launch: str) -> None:
     before = (
         "pid = os.fork()\n        if pid == 0:\n            import time\n            time.sleep(600)\n            os._exit(0)"
@@ -389,34 +375,3 @@ async def test_a_host_that_is_killed_while_a_preload_never_finishes_leaves_nothi
         host.kill()
         host.wait()
         await eventually(lambda: not any(map(alive, processes)), timeout=10)
-
-
-@pytest.mark.slow
-async def test_a_program_that_leaves_its_host_open_ends_and_leaves_nothing(tmp_path: Path) -> None:
-    source = textwrap.dedent("""
-        import asyncio
-        from cellblock import CodeExecutor
-        async def main():
-            executor = CodeExecutor()
-            await executor.start()
-            await executor.execute("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
-            print("ready", flush=True)
-        asyncio.run(main())
-    """)
-    with start_host(tmp_path, source) as program:
-        assert program.wait(20) == 0
-    await eventually(lambda: not [pid for pid in below(1) if "boot.py" in command_line(pid) and not _ours(pid)], timeout=10)
-
-
-def _ours(pid: int) -> bool:
-    """Whether a process has a living ancestor that runs tests or programs: somebody else's, or this run's own."""
-    stat = Path(f"/proc/{pid}/stat")
-    while pid > 1:
-        try:
-            pid = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return True
-        if pid > 1 and "boot.py" not in command_line(pid):
-            return True
-        stat = Path(f"/proc/{pid}/stat")
-    return False

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cellblock.host.output.collect import MOST_METADATA, Bundle, Collector, Value
 from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import SpillDirectory, save_images
-from cellblock.model import OutputItem, is_text
+from cellblock.model import OutputItem
 from cellblock.model.blocks import pictures
 from cellblock.wire.fields import MAX_MIMES, PIECE
 from cellblock.wire.messages import Display
@@ -280,23 +280,6 @@ def test_types_are_text_or_bytes_as_the_model_says() -> None:
     (item,) = collector.items()
     assert item.kind == "execute_result"
     assert {mime: type(value) for mime, value in item.data.items()} == dict.fromkeys(bundle, str) | {"image/png": bytes}
-
-
-@pytest.mark.parametrize(
-    ("bundle", "text"),
-    [
-        ({"text/html": b"<b>", "text/plain": b"plain"}, "plain"),
-        ({"text/html": b"<b>", "text/markdown": b"*b*"}, "*b*"),
-        ({"text/html": b"<b>"}, "<b>"),
-        ({"image/png": PNG, "image/jpeg": b"x"}, "<image/png, image/jpeg>"),
-        ({}, None),
-    ],
-)
-def test_a_reader_sees_the_most_readable_type(bundle: dict[str, bytes], text: str | None) -> None:
-    collector = Collector(Limits())
-    item = collector.add_display(Display("display_data", bundle))
-    assert item is not None
-    assert item.text == text
 
 
 # -- values in parts ----------------------------------------------------------------------------------------------------
@@ -569,45 +552,6 @@ def value(mime: str, limit: int, pieces: Iterable[bytes]) -> tuple[Value, Spille
 
 def bundle(data: dict[str, bytes], metadata: dict[str, Any] | None = None, room: int = 10**6) -> Bundle:
     return Bundle("display_data", data, metadata or {}, None, room, sum(map(len, data.values())))
-
-
-@pytest.mark.parametrize("step", [1, 7, 100])
-@pytest.mark.parametrize("mime", ["text/plain", "image/png"])
-def test_a_value_within_its_limit_is_whole(mime: str, step: int) -> None:
-    data = bytes(range(100))
-    made, spilled = value(mime, 100, (data[start : start + step] for start in range(0, 100, step)))
-    assert bytes(made.finish() or b"") == data
-    assert (made.over, made.total, spilled.data) == (False, 100, b"")
-
-
-@pytest.mark.parametrize("step", [1, 7, 200])
-def test_of_text_the_beginning_and_the_end_are_kept_and_all_of_it_is_spilled(step: int) -> None:
-    data = b"a" * 60 + b"b" * 80 + b"c" * 60
-    made, spilled = value("text/plain", 100, (data[start : start + step] for start in range(0, 200, step)))
-    kept = made.finish()
-    assert kept is not None
-    assert kept == b"a" * 50 + "\n… 100 bytes left out …\n".encode() + b"c" * 50
-    assert (spilled.data, spilled.closed) == (data, 1)
-
-
-def test_half_of_a_picture_is_of_no_use() -> None:
-    made, spilled = value("image/png", 10, [b"x" * 8, b"y" * 8, b"z"])
-    assert (made.finish(), made.size, made.total) == (None, 0, 17)
-    assert spilled.data == b"x" * 8 + b"y" * 8 + b"z"
-
-
-@pytest.mark.parametrize(
-    ("mime", "text"),
-    [
-        ("text/html", True),
-        ("application/vnd.x+json", True),
-        ("image/svg+xml", True),
-        ("image/png", False),
-        ("application/pdf", False),
-    ],
-)
-def test_types_are_text_or_bytes(mime: str, text: bool) -> None:
-    assert is_text(mime) is text
 
 
 @pytest.mark.parametrize(

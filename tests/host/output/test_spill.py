@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.host.output import spill as spill_module
-from cellblock.host.output.collect import Collector
-from cellblock.host.output.limits import Limits
 from cellblock.host.output.spill import Spill, SpillDirectory, Spills
-from cellblock.wire.messages import Display
 
 
 @pytest.fixture
@@ -27,14 +24,6 @@ def full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def beneath(path: Path, cell: int = 10**9) -> Spills:
     """Return the files of a cell in a directory."""
     return Spills(SpillDirectory(path, cell, 10**9))
-
-
-async def test_nothing_is_written_before_it_begins(tmp_path: Path) -> None:
-    spill = Spill(beneath(tmp_path), "text/plain")
-    spill.write(b"before")
-    spill.close()
-    assert spill.path is None
-    assert [*tmp_path.iterdir()] == []
 
 
 async def test_it_holds_what_came_before_and_after(tmp_path: Path) -> None:
@@ -64,14 +53,6 @@ async def test_its_name_comes_from_its_type_and_from_nothing_that_the_cell_says(
     assert spill.path.suffix == suffix
 
 
-async def test_without_a_directory_there_is_no_file() -> None:
-    spill = Spill(Spills(None), "text/plain")
-    spill.begin([b"x"])
-    spill.write(b"y")
-    spill.close()
-    assert spill.path is None
-
-
 @pytest.mark.parametrize("size", [10, 10_000_000], ids=["when it is closed", "when it is written"])
 async def test_a_full_disk_ends_the_file_and_says_why(full_disk: Path, size: int) -> None:
     spills = beneath(full_disk)
@@ -81,18 +62,6 @@ async def test_a_full_disk_ends_the_file_and_says_why(full_disk: Path, size: int
     spill.close()
     await spills.written()
     assert spills.problems == [f"[cellblock] the whole output could not be written to {full_disk}: No space left on device"]
-
-
-async def test_a_cell_on_a_full_disk_ends_as_any_other(full_disk: Path) -> None:
-    collector = Collector(Limits(text=1000, media=1000), SpillDirectory(full_disk, 10**9, 10**9))
-    collector.add_text("stdout", b"x" * 1_000_000)
-    collector.add_part("text/html", b"y" * 200_000)
-    collector.add_display(Display("display_data", {}, parts=("text/html",)))
-    collector.close()
-    await collector.written()
-    text = "".join(item.text or "" for item in collector.items())
-    assert text.count("No space left on device") == 1
-    assert collector.truncated
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="nothing is forbidden to root")

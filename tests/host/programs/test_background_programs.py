@@ -278,15 +278,6 @@ async def test_a_group_spares_what_has_left_it(native: Session) -> None:
     assert NAP in await running(native)
 
 
-async def test_a_cancelled_caller_leaves_nothing(session: Session) -> None:
-    task = asyncio.create_task(session.exec(f"setsid {NAP} & {NAP}"))
-    await eventually(lambda: any(one.running for one in session.processes()))
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert NAP not in await running(session)
-
-
 async def test_what_runs_in_the_background_goes_on_and_is_listed(session: Session) -> None:
     result = await session.exec(f"{NAP} & echo $!")
     assert result.ok

@@ -36,11 +36,9 @@ def map_whole(path):  # nothing is open any more when it returns, which `mmap.mm
 class Other:
     """Another process, which does what it is told."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         loop = f"import os, sys\n{MAP}\nfor line in sys.stdin:\n    exec(line)\n    print('done', flush=True)"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", loop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=directory
-        )
+        self.process = subprocess.Popen([sys.executable, "-c", loop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def do(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -62,11 +60,17 @@ def files(workspace: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield files
 
 
-@pytest.fixture
-def other(workspace: Path) -> Iterator[Other]:
-    other = Other(workspace)
+@pytest.fixture(scope="module")
+def one_other() -> Iterator[Other]:
+    other = Other()
     yield other
     other.close()
+
+
+@pytest.fixture
+def other(one_other: Other, workspace: Path) -> Other:
+    one_other.do(f"os.chdir({str(workspace)!r})")
+    return one_other
 
 
 @pytest.fixture
@@ -250,29 +254,26 @@ def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
 
 
 def test_on_a_disk_a_file_with_a_writer_is_read_only_when_it_has_changed(
-    on_disk: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_disk: Watched, one_other: Other, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "workspace" / "file").write_text("1")
     (tmp_path / "workspace" / "large").write_bytes(bytes(LIMITS.max_file_bytes + 1))
-    other = Other(tmp_path / "workspace")
-    try:
-        other.do("one, two = map_whole('file'), map_whole('large')")
-        on_disk.take()
-        read: list[int] = []
-        add = Store.add
-        monkeypatch.setattr(Store, "add", lambda *args: read.append(1) or add(*args))  # type: ignore[func-returns-value]
+    one_other.do(f"os.chdir({str(tmp_path / 'workspace')!r})")
+    one_other.do("one, two = map_whole('file'), map_whole('large')")
+    on_disk.take()
+    read: list[int] = []
+    add = Store.add
+    monkeypatch.setattr(Store, "add", lambda *args: read.append(1) or add(*args))  # type: ignore[func-returns-value]
+    before = on_disk.take()
+    for number in range(50, 60):
+        began = files_time()
+        one_other.do(f"ctypes.memset(one, {number}, 1); ctypes.memset(two, {number}, 1)")
+        assert on_disk.snapshots.first_unkept_changed(before, [(began, time.time_ns())]) == "large"
         before = on_disk.take()
-        for number in range(50, 60):
-            began = files_time()
-            other.do(f"ctypes.memset(one, {number}, 1); ctypes.memset(two, {number}, 1)")
-            assert on_disk.snapshots.first_unkept_changed(before, [(began, time.time_ns())]) == "large"
-            before = on_disk.take()
-            assert on_disk.snapshots.first_unkept_changed(before, []) is None
-            on_disk.take()
-        assert len(read) == 10
-        on_disk.check()
-    finally:
-        other.close()
+        assert on_disk.snapshots.first_unkept_changed(before, []) is None
+        on_disk.take()
+    assert len(read) == 10
+    on_disk.check()
 
 
 def test_without_a_disk_a_large_file_with_a_writer_counts_as_changed(

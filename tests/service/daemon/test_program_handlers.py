@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cellblock
-from cellblock import BusyError, InvalidInputError, NotFoundError, OutcomeUnknownError, ProcessError, StateError
+from cellblock import BusyError, InvalidInputError, NotFoundError, OutcomeUnknownError, ProcessError
 from cellblock.fronts.functions.connection import connection
 from cellblock.model.programs import MAX_OUTPUT, ExecResult, ProcessInfo, ProcessOutput
 from cellblock.operations.programs import (
@@ -254,14 +254,6 @@ async def test_programs_end_with_their_session(workspace: Path) -> None:
     spawned(*NAP)
     cellblock.restart("s")
     assert running() == []
-
-
-@pytest.mark.slow
-def test_there_is_a_limit_of_programs(workspace: Path) -> None:
-    for _ in range(64):
-        spawned(*NAP)
-    with pytest.raises(StateError, match="runs 64 programs already"):
-        ask(Exec("s", ("true",)))
 
 
 def ask_again(request: Any) -> Any:

@@ -43,13 +43,6 @@ async def test_what_is_written_later_is_there_soon_and_in_order(tmp_path: Path) 
     writer.close()
 
 
-async def test_without_a_listener_changes_are_written_soon(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, "x.db", SCHEMA)
-    writer.later(INSERT, (1, ""))
-    await eventually(lambda: rows(tmp_path / "x.db") == 1)
-    writer.close()
-
-
 async def test_a_full_disk_refuses_new_things_and_keeps_what_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cellblock.service.store.writer._RETRY", 0.05)
     writer = Writer(tmp_path, "x.db", SCHEMA)
@@ -258,18 +251,6 @@ async def test_after_a_power_cut_the_file_opens_with_a_prefix_of_what_was_writte
         opened.close()
     assert counts == sorted(counts)
     assert counts[-1] == 60
-    writer.close()
-
-
-@pytest.mark.slow
-async def test_the_log_of_writes_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellblock.service.store.writer.CHECKPOINT_BYTES", 50_000)
-    writer = Writer(tmp_path, "x.db", SCHEMA)
-    for number in range(500):
-        writer.write((INSERT, (number, "x" * 1000)))
-        if writer._checkpoint is not None:
-            writer._checkpoint.join()
-    assert (tmp_path / "x.db-wal").stat().st_size < 500_000
     writer.close()
 
 
