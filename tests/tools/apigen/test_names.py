@@ -36,27 +36,6 @@ def test_a_tool_gives_its_module_a_name() -> None:
         assert names.module_names([tool]) == {tool: module}
 
 
-def test_a_name_never_becomes_another_tools() -> None:
-    cases: list[tuple[list[str], str]] = [
-        (["查询", "删除"], "创建"),
-        (["read-file"], "read_file"),
-        (["read_file"], "read-file"),
-        (["getUser"], "get_user"),
-        (["getUser"], "getuser"),
-        (["café"], "cafe"),
-        (["x" * 70 + "1"], "x" * 70 + "2"),
-        (["a-b", "a_b"], "a.b"),
-        (["class"], "class_"),
-    ]
-    for before, added in cases:
-        old, new = names.module_names(before), names.module_names([added, *before])
-        for tool, module in old.items():
-            assert new[tool] == module or module not in new.values()
-        fields, more = names.field_names(before, set()), names.field_names([added, *before], set())
-        for argument, field in fields.items():
-            assert more[argument] == field or field not in more.values()
-
-
 def test_a_name_that_several_would_have_is_nobodys() -> None:
     assert names.module_names(["a-b", "a_b", "c"]) == {"a-b": "a_b_d44362d6", "a_b": "a_b_648fa9b3", "c": "c"}
     assert names.ambiguous_modules(["a-b", "c", "a_b"]) == {"a_b": ["a-b", "a_b"]}
@@ -73,6 +52,8 @@ def test_no_list_of_tools_gives_a_name_to_another_tool(some: list[str], more: li
     old, new = names.module_names(some), names.module_names([*more, *some])
     owners = {module: tool for tool, module in new.items()}
     assert all(owners.get(module, tool) == tool for tool, module in old.items())
+    fields, others = names.field_names(some, set()), names.field_names([*more, *some], set())
+    assert all(others[argument] == field or field not in others.values() for argument, field in fields.items())
 
 
 @given(

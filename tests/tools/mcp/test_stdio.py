@@ -53,31 +53,9 @@ async def test_messages_come_and_go_as_lines() -> None:
     assert transport.explain() == ""
 
 
-async def test_a_server_that_ends_by_itself_is_explained_by_its_status() -> None:
-    messages, why, stderr = await heard("import sys; print('the reason', file=sys.stderr); sys.exit(3)")
-    assert (messages, why, stderr) == ([], "it ended with exit status 3", "the reason")
-
-
 async def test_a_server_that_is_killed_is_explained_by_the_signal() -> None:
     _, why, _ = await heard("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert why == "it ended with exit status 137 (SIGKILL)"
-
-
-@pytest.mark.slow
-async def test_a_program_that_does_not_exist_could_not_be_started() -> None:
-    transport = python("", command="no-such-program")
-    async with transport as (reader, _):
-        with pytest.raises(anyio.EndOfStream):
-            await reader.receive()
-    assert transport.explain() == "it could not be started (is the program installed, and on the PATH?)"
-    assert "no-such-program" in transport.stderr()
-
-
-async def test_a_directory_that_does_not_exist_is_an_error_at_once() -> None:
-    transport = StdioTransport("server", StdioServer(sys.executable, (), cwd="/no/such/place"), os.environ)
-    with pytest.raises(FileNotFoundError):
-        await transport.__aenter__()
-    assert transport.explain().startswith("it cannot be started: ")
 
 
 async def test_what_is_no_message_is_skipped_and_told_if_there_is_nothing_else() -> None:
