@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import os
 import re
 import shutil
@@ -115,6 +116,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     above = [path for path in collection_path.parents if path.is_relative_to(TESTS) and path != TESTS]
     found = (path for path in (collection_path, *(folder / "conftest.py" for folder in above)) if path.is_file())
     return None if any(word in path.read_text(encoding="utf-8") for path in found) else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Leave out tests that are not quick, with all their parameters, from a run of what is quick."""
+    marks = getattr(obj, "pytestmark", ()) if collector.config.option.markexpr == "quick" and inspect.isfunction(obj) else ()
+    return None if _NOT_QUICK.isdisjoint(mark.name for mark in marks) else []
 
 
 @pytest.hookimpl(tryfirst=True)
