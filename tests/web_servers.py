@@ -7,6 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+IN_A_SESSION = """
+import asyncio
+async def answer(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\npage")
+    writer.close()
+server = await asyncio.start_server(answer, "127.0.0.1", 8501)
+"""
+"""Code of a cell that serves ``page`` at port 8501."""
+
 
 @contextmanager
 def web_server(address: str = "127.0.0.1") -> Iterator[int]:

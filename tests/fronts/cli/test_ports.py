@@ -18,24 +18,16 @@ import cellblock
 from cellblock.fronts.cli import main
 from cellblock.service.store.tokens import Tokens
 from gateways import own_gateway
+from web_servers import IN_A_SESSION
 
 pytestmark = pytest.mark.slow
-
-SERVER = """
-import asyncio
-async def answer(reader, writer):
-    await reader.readuntil(b"\\r\\n\\r\\n")
-    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\npage")
-    writer.close()
-server = await asyncio.start_server(answer, "127.0.0.1", 8501)
-"""
 
 
 @pytest.fixture(autouse=True)
 def session(daemon: Path, tmp_path: Path) -> None:
     cellblock.wipe()
     cellblock.get_or_create("s", working_dir=str(tmp_path), recovery="none")
-    assert cellblock.execute("s", SERVER).ok
+    assert cellblock.execute("s", IN_A_SESSION).ok
 
 
 def page_at(url: str) -> str:

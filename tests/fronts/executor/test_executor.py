@@ -34,6 +34,7 @@ from cellblock import (
 )
 from cellblock.tools.calling import pool
 from processes import below, eventually
+from web_servers import IN_A_SESSION
 
 # -- starting and stopping ---------------------------------------------------------------------------------------------
 
@@ -517,18 +518,10 @@ async def test_what_does_not_fit_into_the_text_for_a_model_is_in_a_file(host: Ho
 
 @pytest.mark.slow
 async def test_a_port_is_exposed_to_a_browser_until_the_executor_stops(native_host: Host, tmp_path: Path) -> None:
-    code = """
-import asyncio
-async def answer(reader, writer):
-    await reader.readuntil(b"\\r\\n\\r\\n")
-    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\npage")
-    writer.close()
-server = await asyncio.start_server(answer, "127.0.0.1", 8501)
-"""
     async with CodeExecutor(host=native_host, working_dir=tmp_path, recovery="none") as executor:
         with pytest.raises(NotFoundError, match="nothing listens at port 8501 of the session: start a server first"):
             await executor.expose(8501)
-        await executor.execute(code)
+        await executor.execute(IN_A_SESSION)
         first, second = await executor.expose(8501), await executor.expose(8501, bare=True)
         assert first.startswith("http://frame.p8501-")
         place, _, query = second.partition("/?")

@@ -17,7 +17,7 @@ import uvicorn
 
 from cellblock.fronts.gateway import protocol
 from cellblock.fronts.gateway.serve import encryption
-from gateways import Gateway, certificate_for_localhost, own_gateway, token
+from gateways import Gateway, certificate_for_localhost
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +86,13 @@ async def brief(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+async def all_closed(state: uvicorn.server.ServerState) -> None:
+    """Wait until the server has no connection."""
+    async with asyncio.timeout(20):
+        while state.connections:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_head_of_a_request_has_a_limit() -> None:
     async with server(endless) as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -130,9 +137,7 @@ async def test_an_answer_arrives_though_nobody_reads_the_body() -> None:
         await writer.drain()
         assert (await asyncio.wait_for(reader.read(), 20)).endswith(b"no")
         writer.close()
-        async with asyncio.timeout(20):
-            while state.connections:
-                await asyncio.sleep(0.01)
+        await all_closed(state)
 
 
 @pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
@@ -255,9 +260,7 @@ async def test_more_connections_than_may_be_are_closed_at_once(monkeypatch: pyte
         assert len(state.connections) == 3
         for _, each in (*busy, (reader, writer)):
             each.close()
-        async with asyncio.timeout(20):
-            while state.connections:
-                await asyncio.sleep(0.01)
+        await all_closed(state)
 
 
 async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +286,7 @@ async def test_connections_that_say_nothing_keep_nobody_out(monkeypatch: pytest.
         assert b" 200 " in await asyncio.wait_for(silent[1][0].readline(), 20)
         for writer in (*asking, *(writer for _, writer in silent)):
             writer.close()
-        async with asyncio.timeout(20):
-            while state.connections:
-                await asyncio.sleep(0.01)
+        await all_closed(state)
         assert vars(state)["silent"] == {}
 
 
@@ -298,9 +299,7 @@ async def test_as_many_are_closed_as_have_come_in_one_turn(monkeypatch: pytest.M
                 await asyncio.sleep(0.01)
         for each in silent:
             each.close()
-        async with asyncio.timeout(20):
-            while state.connections:
-                await asyncio.sleep(0.01)
+        await all_closed(state)
 
 
 async def test_connections_that_are_kept_without_a_request_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,9 +314,7 @@ async def test_connections_that_are_kept_without_a_request_keep_nobody_out(monke
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
         for _, each in (*kept, (reader, writer)):
             each.close()
-        async with asyncio.timeout(20):
-            while state.connections:
-                await asyncio.sleep(0.01)
+        await all_closed(state)
 
 
 @pytest.fixture
@@ -348,9 +345,7 @@ async def test_handshakes_that_do_not_end_keep_nobody_out(
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 20)
         for _, each in (*silent, (reader, writer)):
             each.close()
-        async with asyncio.timeout(20):
-            while state.connections:
-                await asyncio.sleep(0.01)
+        await all_closed(state)
 
 
 async def test_a_handshake_has_to_end_soon(
@@ -365,9 +360,7 @@ async def test_a_handshake_has_to_end_soon(
             with suppress(ConnectionError):
                 assert b"HTTP/" not in await asyncio.wait_for(reader.read(), 20)
             writer.close()
-        async with asyncio.timeout(20):
-            while state.connections:
-                await asyncio.sleep(0.01)
+        await all_closed(state)
         assert vars(state)["silent"] == {}
 
 
@@ -397,14 +390,4 @@ async def test_what_comes_together_with_the_end_of_a_handshake_is_read(
                 incoming.write(await asyncio.wait_for(reader.read(65536), 20))
         assert answer.startswith(b"HTTP/1.1 200")
         writer.close()
-        async with asyncio.timeout(20):
-            while state.connections:
-                await asyncio.sleep(0.01)
-
-
-async def test_a_body_that_stops_is_given_up(gateway: Gateway) -> None:
-    with own_gateway(patience=0.1) as hasty:
-        head = f"POST /kernels HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token('run')}\r\nContent-Length: 9\r\n"
-        answer = await served(hasty, head.encode() + b"Content-Type: application/json\r\nConnection: close\r\n\r\n{")
-    assert b" 408 " in answer.splitlines()[0]
-    assert b"too_slow" in answer
+        await all_closed(state)

@@ -15,15 +15,8 @@ from mcp import Client
 from cellblock.common import extras
 from cellblock.host import Host
 from mcp_clients import connect, run, text
+from web_servers import IN_A_SESSION
 
-SERVER = """
-import asyncio
-async def answer(reader, writer):
-    await reader.readuntil(b"\\r\\n\\r\\n")
-    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\n\\r\\npage")
-    writer.close()
-server = await asyncio.start_server(answer, "127.0.0.1", 8501)
-"""
 NOTE = re.compile(
     r"\[cellblock\] A server listens at port 8501\. Give the user this URL, which works once, within an hour, in a browser on "
     r"this machine: http://frame\.(p8501-[0-9a-f]{16}\.localhost:(\d+))/\?(cellblock-ticket=\S+)"
@@ -39,7 +32,7 @@ def client(native_host: Host) -> Connect:
 
 async def test_the_result_that_starts_a_server_tells_the_url_of_its_page_once(client: Connect, tmp_path: Path) -> None:
     async with client(tmp_path) as connected:
-        first, second = text(await run(connected, SERVER)), text(await run(connected, "1 + 1"))
+        first, second = text(await run(connected, IN_A_SESSION)), text(await run(connected, "1 + 1"))
         found = NOTE.search(first)
         assert found, first
         assert second == "2"
@@ -61,7 +54,7 @@ async def test_the_result_that_starts_a_server_tells_the_url_of_its_page_once(cl
 async def test_without_the_extra_the_result_names_it(client: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(extras.MODULES, "serve", ("nowhere",))
     async with client(tmp_path) as connected:
-        said = text(await run(connected, SERVER))
+        said = text(await run(connected, IN_A_SESSION))
         assert "port 8501. Its page cannot be opened: pages of servers need an extra: pip install 'cellblock[serve]'" in said
 
 
@@ -75,4 +68,4 @@ async def test_few_servers_are_named(client: Connect, tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_ports_of_the_machine_are_not_named(zygote_host: Host, tmp_path: Path) -> None:
     async with connect(zygote_host, tmp_path, sandbox=False) as connected:
-        assert "A server listens" not in text(await run(connected, SERVER.replace("8501", "0")))
+        assert "A server listens" not in text(await run(connected, IN_A_SESSION.replace("8501", "0")))

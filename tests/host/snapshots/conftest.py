@@ -86,6 +86,17 @@ def outside(place: Path) -> Iterator[Path]:
     assert look(path) == before
 
 
+def trashed(snapshots: Snapshots) -> dict[str, str]:
+    """Return the text of each file in the trash."""
+    texts = {}
+    for entry in snapshots.trash.entries():
+        for path, info in entry.files():
+            if stat.S_ISREG(info.st_mode):
+                with entry.open(path) as (folder, name), os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder)) as file:
+                    texts[path] = file.read()
+    return texts
+
+
 def look(folder: Path) -> Look:
     """Return everything in a folder: kinds, permissions, contents, and times of files."""
     found: Look = {}

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ from cellblock.host.snapshots import Snapshot, Snapshots, restore
 from cellblock.launch.leftovers import remove_place
 from full_disk import file_size_limit
 
-from .conftest import Spoiled, before_call, look, spoil
+from .conftest import Spoiled, before_call, look, spoil, trashed
 
 MOST_CALLS = 400
 RESCUED = ".cellblock-before-restore-"
@@ -148,17 +147,6 @@ def append(workspace: Path) -> None:
 def move(workspace: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         (workspace / "changes").rename(workspace / "mine")
-
-
-def trashed(snapshots: Snapshots) -> dict[str, str]:
-    """Return the text of each file in the trash."""
-    texts = {}
-    for entry in snapshots.trash.entries():
-        for path, info in entry.files():
-            if stat.S_ISREG(info.st_mode):
-                with entry.open(path) as (folder, name), os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder)) as file:
-                    texts[path] = file.read()
-    return texts
 
 
 @pytest.mark.parametrize("interfere", [replace, append, move])

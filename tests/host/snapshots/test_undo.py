@@ -6,7 +6,6 @@ import itertools
 import os
 import random
 import shutil
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from cellblock.host.snapshots.snapshots import Reverted
 from cellblock.host.snapshots.trash import Reason
 from cellblock.host.snapshots.undo import Interval
 
-from .conftest import Make, look
+from .conftest import Make, look, trashed
 
 _NAMES = ["a", "b", "c", "a/x", "b/y"]
 
@@ -62,16 +61,6 @@ def _texts(workspace: Path) -> set[str]:
     return {path.read_text() for path in workspace.rglob("*") if path.is_file()}
 
 
-def _trashed(snapshots: Snapshots) -> set[str]:
-    texts = set()
-    for entry in snapshots.trash.entries():
-        for path, info in entry.files():
-            if stat.S_ISREG(info.st_mode):
-                with entry.open(path) as (folder, name), os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder)) as file:
-                    texts.add(file.read())
-    return texts
-
-
 def _undo(snapshots: Snapshots, intervals: list[Interval]) -> Reverted:
     return snapshots.undo(intervals, lambda: None, Reason("undo"))
 
@@ -112,7 +101,7 @@ def _history(seed: int, snapshots: Snapshots, workspace: Path, scratch: Path, *,
             except SnapshotError:
                 assert _modes(workspace) == before
                 continue
-            assert texts <= _texts(workspace) | _trashed(snapshots)
+            assert texts <= _texts(workspace) | {*trashed(snapshots).values()}
             after = _modes(workspace)
             snapshots.redo(undone.back, undone.entry, lambda: None, Reason("redo"))
             assert _modes(workspace) == before
@@ -238,7 +227,7 @@ def test_a_file_with_another_name_cannot_be_changed_in_the_trash(
     pair = ran(lambda: os.link(workspace / "one", workspace / "two"))
     _undo(snapshots, [pair])
     (workspace / "one").write_text("changed")
-    assert "mine" in _trashed(snapshots)
+    assert "mine" in trashed(snapshots).values()
 
 
 def test_what_is_in_the_trash_comes_back_and_what_is_there_now_takes_its_place(
@@ -249,4 +238,4 @@ def test_what_is_in_the_trash_comes_back_and_what_is_there_now_takes_its_place(
     _make(workspace / "d" / "new", "now")
     changes = snapshots.put_back(undone.entry, "d/new", Reason("trash"))
     assert (changes.written, (workspace / "d" / "new").read_text()) == (("d/new",), "theirs")
-    assert "now" in _trashed(snapshots)
+    assert "now" in trashed(snapshots).values()

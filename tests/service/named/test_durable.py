@@ -303,23 +303,6 @@ async def test_a_long_cell_does_not_keep_the_state_before_it_from_being_saved(
 
 
 @pytest.mark.slow
-async def test_what_no_cell_has_changed_is_saved_too_and_so_is_an_undo(
-    sessions: NamedSessions, zygote_host: Host, state: Path
-) -> None:
-    named = await sessions.create("one", SOON)
-    await run(sessions, named, "x = 1")
-    await run(sessions, named, "x = 2")
-    await named.session.put("y", 3)
-    await saved(named)
-    await named.session.undo()
-    await saved(named)
-    after = await later(sessions, zygote_host, state)
-    result = await run(after, after.find("one"), "x, 'y' in globals()")
-    assert (result.return_value, result.recovery) == ("(1, False)", "restored")
-    await after.close()
-
-
-@pytest.mark.slow
 async def test_a_reset_session_has_nothing_to_go_on_from(sessions: NamedSessions, zygote_host: Host, state: Path) -> None:
     named = await sessions.create("one", SOON)
     await run(sessions, named, "x = 1")

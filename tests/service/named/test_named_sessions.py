@@ -117,14 +117,6 @@ async def test_the_startup_code_runs_again_in_the_kernel_after_one_that_died(ses
 
 
 @pytest.mark.slow
-async def test_context_variables_that_startup_code_sets_hold_in_all_executions(sessions: NamedSessions) -> None:
-    code = "import decimal; decimal.getcontext().prec = 6"
-    named = await sessions.create("one", {**OPTIONS, "startup_code": code, "recovery": "none"})
-    for _ in range(2):
-        assert (await submit(sessions, named, "str(decimal.Decimal(1) / 3)").wait()).return_value == "'0.333333'"
-
-
-@pytest.mark.slow
 async def test_startup_code_that_fails_later_is_told(sessions: NamedSessions, tmp_path: Path) -> None:
     (tmp_path / "setup").write_text("")
     named = await sessions.create("one", {**OPTIONS, "startup_code": "open('setup').read()", "recovery": "none"})

@@ -153,21 +153,6 @@ async def test_the_machine_that_was_cut_off_ends_the_session(
 
 
 @pytest.mark.slow
-async def test_nothing_is_lost_if_the_daemon_has_ended_in_an_orderly_way(
-    sessions: NamedSessions, elsewhere: NamedSessions, url: str
-) -> None:
-    named = await sessions.create("one", options(url, save_every=1000))
-    await run(sessions, named, "x = 1")
-    await sessions.save_last()
-    await sessions.end_kernels()
-    again = await elsewhere.create("one", options(url))
-    result = await run(elsewhere, again, "x")
-    assert (result.return_value, result.recovery) == ("1", "restored")
-    assert "lost" not in result.stderr
-    assert "unknown" not in result.stderr
-
-
-@pytest.mark.slow
 async def test_a_session_that_has_ended_leaves_nothing_there(
     sessions: NamedSessions, elsewhere: NamedSessions, url: str
 ) -> None:
@@ -179,21 +164,6 @@ async def test_a_session_that_has_ended_leaves_nothing_there(
     assert folder_at(f"{url}/one").names() == []
     again = await elsewhere.create("one", options(url))
     assert (await run(elsewhere, again, "'x' in globals()")).return_value == "False"
-
-
-@pytest.mark.slow
-async def test_a_restarted_session_has_nothing_to_go_on_from(
-    sessions: NamedSessions, elsewhere: NamedSessions, url: str
-) -> None:
-    named = await sessions.create("one", options(url))
-    await run(sessions, named, "x = 1")
-    await saved(named)
-    await sessions.restart("one")
-    assert folder_at(f"{url}/one").names() == ["lease-00000001.json"]
-    await sessions.end_kernels()
-    again = await elsewhere.create("one", options(url))
-    result = await run(elsewhere, again, "'x' in globals()")
-    assert (result.return_value, result.recovery) == ("False", "restarted")
 
 
 @pytest.mark.slow
@@ -248,20 +218,6 @@ async def test_a_store_that_fails_is_told_and_costs_nothing(sessions: NamedSessi
     assert (await run(sessions, named, "x")).return_value == "2"
     await saved(named)
     await eventually(lambda: sessions.about()["problems"] == [], 20)
-
-
-@pytest.mark.slow
-async def test_a_damaged_save_begins_afresh_and_says_so(sessions: NamedSessions, elsewhere: NamedSessions, url: str) -> None:
-    named = await sessions.create("one", options(url))
-    await run(sessions, named, "x = 1")
-    await saved(named)
-    await sessions.end_kernels()
-    (save,) = Path(url.removeprefix("file://")).glob("*/save-*")
-    save.write_bytes(save.read_bytes()[:-100])
-    again = await elsewhere.create("one", options(url))
-    result = await run(elsewhere, again, "'x' in globals()")
-    assert (result.return_value, result.recovery) == ("False", "restarted")
-    assert "cannot be loaded: " in result.stderr
 
 
 @pytest.mark.parametrize("name", first_quick(["../../etc/passwd", "save-1.cellblock", "lease-00000001.json"]))

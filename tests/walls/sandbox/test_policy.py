@@ -81,11 +81,6 @@ def test_secrets_are_masked_at_the_top_of_all_that_is_shown() -> None:
         assert access(make_plan(named, replace(FACTS, home="/h/u"), WORKSPACE, INTERPRETER), "/h/u/.ssh") == READ
 
 
-def test_the_default_is_the_workspace_and_nothing_else() -> None:
-    policy = Policy()
-    assert (policy.filesystem.read, policy.filesystem.write, policy.network.allow) == ((), (".",), ())
-
-
 def test_a_typo_is_named_and_the_right_key_suggested() -> None:
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"filesytem": {}}, "filesytem", "filesystem"),
@@ -144,11 +139,6 @@ def test_an_impossible_limit_is_named_with_what_is_possible() -> None:
     for key, value in cases:
         with pytest.raises(InvalidInputError, match=rf"must be an integer from \d+ to \d+, not {value}"):
             Policy.parse({"resources": {key: value}})
-
-
-def test_a_policy_survives_the_way_to_a_session() -> None:
-    policy = Policy.parse(json.loads(DOCUMENTED["sandbox-kernel.json"]))
-    assert Policy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
 
 
 # -- narrowing -----------------------------------------------------------------------------------------------------------

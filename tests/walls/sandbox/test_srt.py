@@ -157,18 +157,6 @@ def test_resources_of_given_settings_are_ours(tmp_path: Path) -> None:
         SrtPolicy.load(written(tmp_path, {"resources": {"memroy": 1}}))
 
 
-@pytest.mark.parametrize(("content", "complaint"), [("{", "cannot be parsed"), ("[]", "must be an object, not list")])
-def test_a_file_that_holds_no_settings_is_refused(tmp_path: Path, content: str, complaint: str) -> None:
-    (tmp_path / "sandbox.json").write_text(content)
-    with pytest.raises(InvalidInputError, match=complaint):
-        SrtPolicy.load(tmp_path / "sandbox.json")
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"nowhere\.json cannot be read: No such file"):
-        SrtPolicy.load(tmp_path / "nowhere.json")
-
-
 def test_given_settings_cannot_be_narrowed(tmp_path: Path) -> None:
     policy = SrtPolicy.load(written(tmp_path, {"network": {}}))
     assert policy.narrow(SrtPolicy.load(written(tmp_path, {"network": {}}))) == policy
