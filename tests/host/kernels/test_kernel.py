@@ -16,7 +16,6 @@ import pytest
 
 from cellblock import BusyError, Host, Limits
 from cellblock.host.kernels import stopping
-from cellblock.host.kernels.exit_status import describe_status
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.output import spill
 from cellblock.host.output.disk import DiskThread
@@ -180,25 +179,6 @@ async def test_a_cell_that_waits_for_a_disk_can_be_stopped_and_keeps_its_variabl
         assert (result.status, result.recovery) == ("timeout", "interrupted")
         assert "the disk has not written it for 0.1 s" in result.stderr
         assert (await session.execute("kept")).return_value == "1"
-
-
-@pytest.mark.parametrize(
-    ("status", "meaning"),
-    [
-        (9, "SIGKILL, killed, for example"),
-        (11, "SIGSEGV, a segmentation fault"),
-        (11 | 0x80, "SIGSEGV"),
-        (3 << 8, "exited with status 3"),
-        (0, "exited with status 0 (os._exit(), or exit() in C code, or the code shut the kernel's channel down)"),
-        (None, "its processes were killed"),
-        (-1, "its processes were killed"),
-        (1 << 40, "its processes were killed"),
-        (0x137F, "its processes were killed"),
-        (40, "signal 40"),
-    ],
-)
-def test_a_wait_status_is_told_to_people(status: int | None, meaning: str) -> None:
-    assert meaning in describe_status(status)
 
 
 async def test_what_cannot_be_kept_for_a_later_host_was_not_said(zygote_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,15 +86,13 @@ def outside(place: Path) -> Iterator[Path]:
     assert look(path) == before
 
 
-def trashed(snapshots: Snapshots) -> dict[str, str]:
-    """Return the text of each file in the trash."""
-    texts = {}
+def trashed(snapshots: Snapshots) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each file in the trash."""
     for entry in snapshots.trash.entries():
         for path, info in entry.files():
             if stat.S_ISREG(info.st_mode):
                 with entry.open(path) as (folder, name), os.fdopen(os.open(name, os.O_RDONLY, dir_fd=folder)) as file:
-                    texts[path] = file.read()
-    return texts
+                    yield path, file.read()
 
 
 def look(folder: Path) -> Look:

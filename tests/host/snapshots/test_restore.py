@@ -177,7 +177,7 @@ def test_all_or_nothing_is_restored_of_what_nobody_else_writes_to_and_what_they_
                 path: expected[path] for path in expected.keys() - theirs
             }
             kept = {path: str(entry[-1]) for path, entry in found.items() if path in theirs or path.startswith(RESCUED)}
-            kept |= {f"{path} of the trash": text for path, text in trashed(snapshots).items()}
+            kept |= {f"{path} of the trash": text for path, text in trashed(snapshots)}
             if expected is after and happened():
                 assert "mine" in kept["changes"] if interfere is replace else "after" in " ".join(kept.values())
             elif expected is before:
