@@ -55,6 +55,13 @@ def test_what_a_session_may_not_write_nobody_writes_over_http(api: httpx.Client,
     assert not (session / path).is_file()
 
 
+def test_what_a_session_may_not_read_nobody_reads_over_http(api: httpx.Client, session: Path) -> None:
+    (session / ".env").rmdir() if (session / ".env").is_dir() else None
+    (session / ".env").write_text("TOKEN=secret")
+    assert api.get(f"{FILES}/.env").status_code == 403
+    assert ".env" not in [one["path"] for one in api.get(FILES).json()["files"]]
+
+
 def test_a_part_of_a_file(api: httpx.Client) -> None:
     api.put(f"{FILES}/digits", content=b"0123456789")
 

@@ -144,6 +144,13 @@ def test_a_body_is_refused_before_it_has_come(gateway: Gateway, framing: str) ->
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.parametrize("path", ["/kernels", "/kernels/x/execute", "/sessions/x/executions", "/approvals"])
+def test_a_body_of_too_many_values_is_not_parsed(gateway: Gateway, path: str) -> None:
+    with gateway.client(token("admin")) as client:
+        answer = client.post(path, content=b'{"x": [' + b"[]," * 60_000 + b"1]}", headers={"Content-Type": "application/json"})
+    assert (answer.status_code, "values" in answer.json()["detail"]) == (413, True)
+
+
 def _address(gateway: Gateway) -> tuple[str, int]:
     host, _, port = gateway.url.removeprefix("http://").partition(":")
     return host, int(port)

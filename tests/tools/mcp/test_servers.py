@@ -181,6 +181,13 @@ async def test_a_server_that_floods_its_output_holds_up_nobody(
     assert await still_works(servers)
 
 
+@pytest.mark.slow
+async def test_a_server_that_asks_without_end_and_reads_no_answer_is_ended(servers: Servers) -> None:
+    with pytest.raises(McpServerError, match="more than 32 requests and did not read the answers"):
+        await servers.call("good", "asks", {}, timeout=15)
+    assert await still_works(servers)
+
+
 async def test_a_server_cannot_send_descriptors_back_on_its_input(good: Servers) -> None:
     """The loop would close them. That takes long for the last descriptor of a large file or of a connection that lingers."""
     code = """
@@ -255,6 +262,12 @@ async def test_a_resource_is_read_like_a_call(good: Servers) -> None:
     outcome = await good.call("good", "resources/read", {"uri": "demo://x"}, check=checked.append)
     assert (outcome.text, [resource.data for resource in outcome.resources]) == ("all of demo://x", [b"PDF"])
     assert checked == [{}]  # the server lists no tool of this name
+
+
+@pytest.mark.slow
+async def test_lists_are_bounded_in_bytes(servers: Servers) -> None:
+    with pytest.raises(McpServerError, match=r"'fat-pages' failed: it has more than 10000 tools or 8388608 bytes"):
+        await servers.list_tools("fat-pages")
 
 
 async def test_a_check_sees_what_a_tool_is_now_and_can_stop_the_call(servers: Servers) -> None:

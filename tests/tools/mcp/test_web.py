@@ -82,6 +82,12 @@ async def test_a_server_over_http_works_like_any_other(servers: Servers, name: s
 
 
 @pytest.mark.slow
+async def test_the_schema_of_a_server_is_not_run_in_the_loop(servers: Servers) -> None:
+    """What a result has to be is for whoever uses it to check, in a process of its own."""
+    assert (await servers.call("stream", "wrong", {})).structured == {"total": 1}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATHS)
 async def test_a_result_that_is_too_large_is_an_error(servers: Servers, name: str) -> None:
     with pytest.raises(McpServerError, match=r"limit|exceeded"):
