@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import h11
 import pytest
 
@@ -120,3 +122,12 @@ def test_little_may_wait_between_chunks(size: int, refused: bool) -> None:
         return
     with pytest.raises(h11.RemoteProtocolError, match="between chunks"):
         check_between_chunks(reader)
+
+
+def test_a_long_host_takes_no_time() -> None:
+    request = parsed("GET / HTTP/1.1\nHost: a.example\n")
+    request = h11.Request(method="GET", target=b"http://" + b"a" * 60_000 + b"#", headers=request.headers)
+    began = time.process_time()
+    with pytest.raises(BadRequestError):
+        read_request(request)
+    assert time.process_time() - began < 2  # quadratic time is 25 s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -82,3 +83,10 @@ def test_a_record_has_places_and_no_arguments_of_a_program() -> None:
 def test_every_placeholder_is_recognised() -> None:
     found = bind("ACME", Secret(hosts=("a.test",)))
     assert all(has_placeholder([found.placeholder(bytes([number]) * 32).encode()]) for number in range(256))
+
+
+def test_a_search_for_placeholders_takes_no_time() -> None:
+    """The host searches, too: in requests by http://."""
+    began = time.process_time()
+    assert not has_placeholder([b"cellblock" * 7000, b"%63ellblock" * 6000])
+    assert time.process_time() - began < 2  # quadratic time is 8 s

@@ -20,6 +20,7 @@ from websockets.http11 import Request as HandshakeRequest
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
+import cellblock.common.linear_h11  # noqa: F401  # h11 takes quadratic time otherwise
 from cellblock.common.http_headers import end_to_end
 from cellblock.common.tasks import first_of
 from cellblock.errors import CellblockError

@@ -18,6 +18,8 @@ from urllib.request import getproxies, proxy_bypass
 import httpcore2
 import httpx2
 
+import cellblock.common.linear_h11  # noqa: F401  # h11 takes quadratic time otherwise
+
 _PIECE = 4096
 """Bytes per turn. Parsing them takes at most about 20 ms."""
 _MAX_HEAD = 16 * 1024

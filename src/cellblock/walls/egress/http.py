@@ -13,11 +13,13 @@ from dataclasses import dataclass
 
 import h11
 
+import cellblock.common.linear_h11  # noqa: F401  # h11 takes quadratic time otherwise
 from cellblock.common.http_headers import Headers, end_to_end
 from cellblock.walls.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_authority, split_port
 from cellblock.walls.egress.rules import RefusedError
 
-_ABSOLUTE = re.compile(r"http://([^/?#]*)([^#]*)", re.IGNORECASE | re.DOTALL)
+# Without retries, which would take quadratic time.
+_ABSOLUTE = re.compile(r"http://([^/?#]*+)([^#]*+)", re.IGNORECASE | re.DOTALL)
 _HTTP_PORT = 80
 MAX_LINES = 500
 """Lines of a request's or a response's head."""

@@ -19,8 +19,7 @@ from cellblock.walls.keys.sigv4 import Signing, covers, take_signature
 MOST_REPLACED = 256 * 1024
 """Bytes of a body into which secrets are inserted."""
 _FORM = b"application/x-www-form-urlencoded"
-# A placeholder, of this or another session: letters and digits at random, so not every long word after the mark.
-_PLACEHOLDER = re.compile(rb"cellblock(?=[a-zA-Z]*[0-9])(?=[a-z0-9]*[A-Z])[0-9A-Za-z]{20,}")
+_MARKED = re.compile(rb"cellblock([0-9A-Za-z]{20,})")
 _BASIC = re.compile(r"basic +([A-Za-z0-9+/=_-]+) *", re.IGNORECASE)
 
 
@@ -77,11 +76,16 @@ def fill(target: bytes, headers: Headers, at: str, secrets: Sequence[dict[str, A
 def has_placeholder(texts: Sequence[bytes]) -> bool:
     """Return whether a text contains a placeholder, perhaps percent-encoded or in Basic authentication."""
     return any(
-        _PLACEHOLDER.search(text)
-        or (b"%" in text and _PLACEHOLDER.search(unquote_to_bytes(text)))
-        or (text[:5].lower() == b"basic" and _in_basic(text))
+        _is_in(text)
+        or (b"%" in text and _is_in(unquote_to_bytes(text)))
+        or (text[:5].lower() == b"basic" and _is_in((_opened(text) or "").encode()))
         for text in texts
     )
+
+
+def _is_in(text: bytes) -> bool:
+    """Return whether a text contains a placeholder, of this or another session: a long word with a digit and a capital."""
+    return any(not word.isalpha() and word != word.lower() for word in _MARKED.findall(text))
 
 
 def _contains(head: Filled, placeholder: bytes) -> bool:
@@ -157,11 +161,6 @@ def _opened(content: bytes) -> str | None:
         return base64.b64decode(match[1], altchars=b"-_" if set(match[1]) & {"-", "_"} else None).decode()
     except (binascii.Error, ValueError):
         return None
-
-
-def _in_basic(content: bytes) -> bool:
-    opened = _opened(content)
-    return opened is not None and _PLACEHOLDER.search(opened.encode()) is not None
 
 
 def _check_left(head: Filled) -> None:

@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import h11
 
+import cellblock.common.linear_h11  # noqa: F401  # h11 takes quadratic time otherwise
 from cellblock.walls.packages import pages
 from cellblock.walls.packages.archives import Archive, Archives
 from cellblock.walls.packages.fetch import Fetcher, read_page
