@@ -119,6 +119,14 @@ async def test_lines_and_rules_decide(world: Callable[..., World], method: str, 
     assert not found.asked
 
 
+async def test_no_secret_that_asks_allows_a_websocket(world: Callable[..., World]) -> None:
+    """Without lines, the requests to a host are judged because its secret needs approval."""
+    for secrets in ((), ("KEY",)):
+        assert await world().decide(WEBSOCKET, "/socket", secrets=secrets, ask=bool(secrets)) is not None
+    assert await world().decide("GET", "/") is None
+    assert await world(f"WEBSOCKET {HOST}/socket").decide(WEBSOCKET, "/socket") is None
+
+
 async def test_a_host_that_only_a_rule_names_allows_nothing_else(world: Callable[..., World]) -> None:
     found = world(rules={**RULES, "default": "allow"})
     assert found.judge.authorities == {f"{HOST}:80", f"{HOST}:443"}

@@ -51,6 +51,7 @@ AMBIGUOUS = {
     "no path": "*",
     "method in the query": "/a?_method=DELETE",
     "method in the query, encoded": "/a?x=1&%5fmethod=DELETE",
+    "method in the query, after a semicolon": "/a?x=1;_method=DELETE",
     "long": "/" + "a" * LONGEST,
 }
 

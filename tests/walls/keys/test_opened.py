@@ -6,7 +6,9 @@ import asyncio
 import base64
 import contextlib
 import gzip
+import html
 import json
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -28,7 +30,7 @@ from cellblock.walls.keys.turnkey import server_settings
 from .tls_servers import TlsServer, echo
 
 SEED = b"s" * 32
-VALUE = 'real/secret+value"12345'
+VALUE = 'Real:/secret+va=lue"12345'
 PLACEHOLDER = "cellblockA1b2C3d4E5f6G7h8I9j0K1l2"
 OTHERS = "cellblockZ1b2C3d4E5f6G7h8I9j0K1l2"
 LIMITS = EgressLimits(header_seconds=3, connect_seconds=3, idle_seconds=3)
@@ -125,7 +127,7 @@ async def test_a_secret_is_inserted_at_its_place_and_does_not_come_back(
     answer = await world.ask(get(world, path, *headers))
     assert seen in server.seen[0].decode().split("\r\n")
     assert b"200 OK" in answer
-    for form in (VALUE, quote(VALUE, safe=""), base64.b64encode(f"git:{VALUE}".encode()).decode()):
+    for form in (VALUE, quote(VALUE, safe=""), quote(VALUE, safe=":"), base64.b64encode(f"git:{VALUE}".encode()).decode()):
         assert form.encode() not in answer
     (record,) = world.log
     assert (record["status"], record["path"]) == (200, path.partition("?")[0])
@@ -254,7 +256,12 @@ async def test_the_server_needs_a_trusted_certificate_of_its_name(tmp_path: Path
     [
         VALUE,
         quote(VALUE, safe=""),
+        quote(VALUE, safe=":"),
+        re.sub("%..", lambda code: code[0].lower(), quote(VALUE, safe="")),
+        html.escape(VALUE),
         json.dumps({"key": VALUE}),
+        json.dumps(VALUE).replace("=", "\\u003d"),
+        json.dumps(VALUE).replace("+", "\\u002B"),
         base64.b64encode(VALUE.encode()).decode(),
         base64.b64encode(b"a:" + VALUE.encode()).decode(),
         base64.b64encode(b"ab:" + VALUE.encode() + b"!").decode(),
@@ -280,6 +287,20 @@ async def test_an_echo_becomes_the_placeholder_in_every_form_and_across_chunks(f
         for part in (VALUE[:12], base64.b64encode(VALUE.encode()).decode()[:16]):
             assert part.encode() not in text
     assert head.startswith(b"HTTP/1.1 302 ")
+
+
+async def test_an_echo_in_a_headers_name_or_in_utf_16_becomes_the_placeholder() -> None:
+    value = "token-0123456789"
+    wide = [value.encode(f"utf-16-{order}") for order in ("le", "be")]
+    body = b"".join(wide)
+    head = f"HTTP/1.1 200 OK\r\nX-{value}: 1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with TlsServer(lambda _head, _body: head + body, host="api.test") as server:
+        world = World(server, **BEARER)
+        world.secrets[0] |= {"value": value}
+        answer = await world.ask(get(world, "/", SENT))
+    assert not [form for form in (value.encode(), *wide) if form in answer]
+    assert f"X-{PLACEHOLDER}: 1\r\n".encode() in answer
+    assert PLACEHOLDER.encode("utf-16-le")[:-1] in answer
 
 
 def _unchunked(body: bytes) -> bytes:

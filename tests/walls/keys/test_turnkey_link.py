@@ -15,6 +15,7 @@ from cellblock.walls.egress.judge import MOST_BODY, Handover, RequestJudge
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import parse_authority
 from cellblock.walls.egress.rules import Denial
+from cellblock.walls.keys import turnkey_link
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.session_keys import SessionKeys
 from cellblock.walls.keys.template_process import Template
@@ -80,6 +81,14 @@ class Hostile:
 
 
 ASK = {"method": "POST", "url": "/a", "secrets": []}
+
+
+async def test_a_turnkey_that_confirms_no_change_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turnkey_link, "_CHANGE_SECONDS", 0.1)
+    async with Hostile("POST api.test/a") as world:
+        async with asyncio.timeout(60):
+            await world.keys._turnkeys[-1].change([])
+        assert not world.keys._turnkeys[-1].alive
 
 
 async def test_a_turnkey_that_breaks_the_rules_loses_its_session_only() -> None:

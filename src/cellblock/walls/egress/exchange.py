@@ -273,4 +273,4 @@ def _is_coded(headers: Headers) -> bool:
 
 
 def _changed(headers: Headers, changes: Scan) -> Headers:
-    return [(name, changes.whole(value)) for name, value in headers]
+    return [(changes.whole(name), changes.whole(value)) for name, value in headers]

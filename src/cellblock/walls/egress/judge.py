@@ -163,6 +163,8 @@ class RequestJudge:
 
     def _judge(self, head: RequestHead) -> Outcome | None:
         """Combine the lines and the first rule that matches. Only a rule can allow what no line of the session names."""
+        if head.method == WEBSOCKET and not self.names(head.target):
+            return None  # also if the requests are judged only because a secret needs approval
         layers = self._layers
         own, *within = [layer.judge(head) if layer.names(head.target.host) else "allow" for layer in layers]
         if not layers[0].names(head.target.host) and self.names(head.target):

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 _ENCODED_SLASH = re.compile(r"%2[fF]")
 _PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
-_OVERRIDE = re.compile(r"(?:^|&)(?:_method|x-http-method(?:-override)?|x-method-override)(?:=|&|$)", re.IGNORECASE)
+_OVERRIDE = re.compile(r"(?:^|[&;])(?:_method|x-http-method(?:-override)?|x-method-override)(?:=|&|$)", re.IGNORECASE)
 LONGEST = 8 * 1024
 """The longest target of a request that is judged: path and query."""
 

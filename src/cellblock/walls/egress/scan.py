@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import base64
 import functools
+import html
 import json
+import re
 from collections.abc import Iterable
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
+
+# What frameworks escape in JSON: Go, Gson and .NET.
+_ESCAPES = (("<>&", "\\u{:04x}"), ("<>&='", "\\u{:04x}"), ("<>&+'`", "\\u{:04X}"))
+_CODE = re.compile("%[0-9A-F]{2}")
 
 
 class Scan:
@@ -54,7 +60,7 @@ class Scan:
 
 @functools.lru_cache(maxsize=256)
 def forms(value: str, placeholder: str, pair: str = "") -> tuple[tuple[bytes, bytes], ...]:
-    """Return the forms of a secret to replace, and their replacements: raw, percent-encoded, in JSON, and Base64.
+    """Return the forms of a secret to replace, and their replacements: raw, percent-encoded, in JSON, HTML and Base64.
 
     Args:
         value: The secret.
@@ -63,9 +69,13 @@ def forms(value: str, placeholder: str, pair: str = "") -> tuple[tuple[bytes, by
     """
     by = placeholder.encode()
     escaped = json.dumps(value)[1:-1]
-    # HTML's and JavaScript's escapes, which frameworks put into JSON.
-    spelled = {value, escaped, escaped.replace("/", "\\/"), quote(value, safe=""), quote(value), quote(value, safe="").lower()}
+    percent = {quote(value, safe=safe) for safe in ("", "/", ":", "!'()*")} | {quote_plus(value)}
+    percent |= {_CODE.sub(lambda code: code[0].lower(), text) for text in percent}
+    spelled = {value, escaped, escaped.replace("/", "\\/"), html.escape(value), *percent}
+    for signs, form in _ESCAPES:
+        spelled.add("".join(form.format(ord(sign)) if sign in signs else sign for sign in escaped))
     found = [(text.encode(), by) for text in spelled]
+    found.append(("\0".join(value).encode(), "\0".join(placeholder).encode()))  # UTF-16 in both orders of bytes
     for before in ("", "x", "xx"):
         found += _inside(before + value, len(before), placeholder)
     if pair:

@@ -21,6 +21,7 @@ from cellblock.walls.keys.template_process import Template
 
 _IDLE_SECONDS = 60.0
 _RETRY_SECONDS = 0.01
+_CHANGE_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -158,17 +159,18 @@ class TurnkeyLink:
             self.stop()
 
     async def change(self, secrets: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the secrets, and wait until later requests use them."""
+        """Replace the secrets, and wait until later requests use them. End a process that does not confirm it in time."""
         if not self.alive:
             return
         self._number += 1
         number, done = self._number, asyncio.get_running_loop().create_future()
         self._changing[number] = done
         try:
-            await self._send({"secrets": secrets, "change": number})
-            await done
-        except OSError:
-            pass  # it has ended: the next one begins with the change
+            async with asyncio.timeout(_CHANGE_SECONDS):
+                await self._send({"secrets": secrets, "change": number})
+                await done
+        except OSError:  # TimeoutError is one. The next process begins with the change
+            self.stop()
         finally:
             del self._changing[number]
 
