@@ -315,7 +315,7 @@ _FEW = 3
 
 _WEB = {"httptools", "websockets"}
 OTHERS: dict[str, set[str]] = {
-    "common": {"fsspec", "opentelemetry"},  # the second if the program has loaded it
+    "common": {"fsspec", "h11", "opentelemetry"},  # the last if the program has loaded it
     "adapters": {
         "PIL",
         "agents",

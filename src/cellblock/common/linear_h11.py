@@ -10,6 +10,7 @@ import re
 
 from h11 import _readers
 
-_BLANKS, _ALL_BLANKS = rb":[ \t]*", rb":[ \t]*+"
+_BLANKS = rb":[ \t]*"
+_ALL_BLANKS = _BLANKS + b"+"
 
 _readers.header_field_re = re.compile(_readers.header_field_re.pattern.replace(_BLANKS, _ALL_BLANKS, 1))

@@ -96,6 +96,41 @@ def test_a_session_of_a_killed_daemon_gets_its_first_request_line(tmp_path: Path
     assert [head.split()[1] for head in server.seen] == [b"/tunnel", b"/a/b", b"/a/c"]
 
 
+@pytest.mark.slow
+def test_a_secret_outlives_a_killed_daemon_and_its_placeholder_is_worthless_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = "canary-0123456789-abcdef"
+    monkeypatch.setenv("KEY", value)
+    with TlsServer() as server:
+        monkeypatch.setenv("SSL_CERT_FILE", server.roots)
+        at = f"127.0.0.1:{server.port}"
+        get = (
+            "import os, urllib.request as u\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\nkey = os.environ['KEY']\n"
+            f"def get(key):\n    headers = {{'Authorization': 'Bearer ' + key}}\n"
+            f"    return u.urlopen(u.Request('https://{at}/', headers=headers)).status"
+        )
+        secrets = {"KEY": {"source": "env:KEY", "hosts": [at]}}
+        with own_daemon(tmp_path):
+            cellblock.get_or_create("first", isolate="native", secrets=secrets)
+            cellblock.execute("first", get)
+            assert "200" in str(cellblock.execute("first", "print(get(key))").text)
+            cellblock.save("first", "first.cell")
+            monkeypatch.setenv("KEY", "another-0123456789")  # of the next daemon
+            kill()
+            assert "200 True" in str(cellblock.execute("first", "print(get(key), key == os.environ['KEY'])").text)
+            cellblock.get_or_create("second", isolate="native", secrets=secrets)
+            cellblock.load("second", "first.cell")
+            cellblock.execute("second", get.replace("key = os.environ['KEY']\n", ""))
+            refused = "try:\n    get(key)\nexcept u.HTTPError as error:\n    print(error.code, error.read().decode())"
+            text = str(cellblock.execute("second", refused).text)
+            assert "403 cellblock: the header Authorization contains a placeholder" in text
+            assert "read the variable again" in text
+            assert "200" in str(cellblock.execute("second", "print(get(os.environ['KEY']))").text)
+    sent = [head.decode().partition("Bearer ")[2].split()[0] for head in server.seen]
+    assert sent == [value, value, "another-0123456789"]
+
+
 def kill() -> None:
     """Kill the daemon, and start another one, which continues its sessions."""
     about = control.status()
