@@ -11,13 +11,13 @@ from cellblock.walls.egress.http import (
     CHUNKED_READ,
     MAX_LINES,
     BadRequestError,
-    BadTargetError,
     check_between_chunks,
     check_head,
     plain_response,
     read_request,
     response_headers,
 )
+from cellblock.walls.egress.names import BadTargetError
 
 
 def parsed(text: str) -> h11.Request:

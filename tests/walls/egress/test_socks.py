@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock.walls.egress import socks
-from cellblock.walls.egress.socks import BadSocksNameError, SocksError, SocksHandshake
+from cellblock.walls.egress.names import BadTargetError
+from cellblock.walls.egress.socks import SocksError, SocksHandshake
 
 GREETING = b"\x05\x01\x00"
 
@@ -55,7 +56,7 @@ def test_anything_else_is_refused() -> None:
 def test_a_host_without_a_canonical_form_is_named() -> None:
     cases: list[tuple[bytes, int]] = [(b"\x00", 443), (b"\x01\xff", 443), (b"\x03a b", 443), (b"\x03a\0b", 443), (b"\x01a", 0)]
     for host, port in cases:
-        with pytest.raises(BadSocksNameError) as caught:
+        with pytest.raises(BadTargetError) as caught:
             SocksHandshake().receive(GREETING + request(3, host, port))
         assert caught.value.named == host[1:].decode(errors="backslashreplace")
 
@@ -76,7 +77,7 @@ def test_whatever_is_sent_is_a_target_an_error_or_not_enough(sent: list[bytes], 
             answered += handshake.receive(piece)
     except SocksError as error:
         last = error.answer
-    except BadSocksNameError as error:
+    except BadTargetError as error:
         last = error.named.encode()[:10]
     else:
         # What waits is shorter than the longest handshake; after that, the proxy reads on no more.

@@ -13,6 +13,7 @@ from cellblock.walls.egress.ends import End
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
 from cellblock.walls.egress.http import (
     CHUNKED_READ,
+    TO_WEBSOCKET,
     check_between_chunks,
     check_head,
     response_headers,
@@ -223,7 +224,7 @@ class Exchange:
         headers, reason = response_headers(event), event.reason
         self.status = event.status_code
         if self.switched:  # to the protocol that the request names, which h11 has checked
-            headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
+            headers += TO_WEBSOCKET
         if (changes := self._changes) is not None:
             if _is_coded(headers):
                 self._begun = False

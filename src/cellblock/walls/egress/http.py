@@ -15,7 +15,16 @@ import h11
 
 import cellblock.common.linear_h11  # noqa: F401  # h11 takes quadratic time otherwise
 from cellblock.common.http_headers import Headers, end_to_end
-from cellblock.walls.egress.names import BadNameError, Host, Target, canonical_host, host_text, parse_authority, split_port
+from cellblock.walls.egress.names import (
+    BadNameError,
+    BadTargetError,
+    Host,
+    Target,
+    canonical_host,
+    host_text,
+    parse_authority,
+    split_port,
+)
 from cellblock.walls.egress.rules import RefusedError
 
 # Without retries, which would take quadratic time.
@@ -28,6 +37,8 @@ CHUNKED_READ = 4096
 _HEAD_END = re.compile(rb"\n\r?\n")
 _FOLDED = re.compile(rb"\n[ \t]")
 _FINAL = "X-Should-Retry: false\r\n"
+TO_WEBSOCKET: Headers = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
+"""The headers for one hop of a request for a WebSocket, and of its answer."""
 _OVERRIDES = frozenset(
     b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
 )
@@ -38,18 +49,6 @@ class BadRequestError(RefusedError):
 
     def __init__(self, text: str) -> None:
         super().__init__(400, f"bad request: {text}")
-
-
-class BadTargetError(Exception):
-    """A requested host without a canonical form.
-
-    Attributes:
-        named: The host as the client sent it.
-    """
-
-    def __init__(self, message: str, named: str) -> None:
-        super().__init__(message)
-        self.named = named
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,22 @@ def read_request(request: h11.Request) -> ProxyRequest:
     path = f"/{path}" if path.startswith("?") else path
     host = str(target) if target.port != _HTTP_PORT else host_text(target.host)
     # Neither Via nor Forwarded: the server learns nothing about the machine of its client.
-    headers = [(b"Host", host.encode("ascii")), *_request_headers(request)]
+    # One connection for each request: no response can count for another request.
+    headers = [(b"Host", host.encode("ascii")), *request_headers(request, request.headers), (b"Connection", b"close")]
     return ProxyRequest(method, target, h11.Request(method=request.method, target=path, headers=headers))
+
+
+def request_headers(request: h11.Request, lowered: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Return the end-to-end headers of a request, without the host.
+
+    Args:
+        request: The request.
+        lowered: Its headers, with names in lower case.
+    """
+    headers = [(name, value) for name, value in end_to_end(request.headers.raw_items()) if name.lower() != b"host"]
+    if _values(lowered, b"transfer-encoding"):
+        headers.append((b"Transfer-Encoding", b"chunked"))  # the only one that h11 accepts
+    return headers
 
 
 def response_headers(response: h11.Response | h11.InformationalResponse) -> Headers:
@@ -206,15 +219,6 @@ def _host_header(text: str, target: Target) -> tuple[Host, int]:
         return canonical_host(text), target.port
     named = parse_authority(text, _HTTP_PORT)
     return named.host, named.port
-
-
-def _request_headers(request: h11.Request) -> Headers:
-    headers = [(name, value) for name, value in end_to_end(request.headers.raw_items()) if name.lower() != b"host"]
-    if _values(request.headers, b"transfer-encoding"):
-        headers.append((b"Transfer-Encoding", b"chunked"))  # the only one that h11 accepts
-    # One connection for each request: no response can count for another request.
-    headers.append((b"Connection", b"close"))
-    return headers
 
 
 def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:

@@ -155,8 +155,8 @@ class RequestJudge:
             # The lines may have changed during the question: an answer does not outlast them.
             if reason is None and self._is_outdated(head):
                 reason = "the rules have changed"
-        elif self._rule(head) == "allow":
-            reason = await self._recorded(head, request)
+        elif self._approver is not None and self._rule(head) == "allow":
+            reason = await self._approver.decide(_arguments(request, head), by_person=False)
         if reason is not None:
             text = f"{_named(request)} was refused: {reason}"
             raise self._refused(request, 403, f"{text}. Do not retry.", text)
@@ -202,10 +202,6 @@ class RequestJudge:
         if None in found and len(found) > 1:
             return "ask" if "ask" in found else None
         return "ask" if "ask" in found else next(iter(found))
-
-    async def _recorded(self, head: RequestHead, request: JudgedRequest) -> str | None:
-        assert self._approver is not None
-        return await self._approver.decide(_arguments(request, head), by_person=False)
 
     async def _asked(self, request: JudgedRequest, head: RequestHead, client: socket.socket, body: Body) -> str | None:
         """Ask a person. Return None if the request is allowed, or else the reason."""

@@ -26,6 +26,18 @@ class BadNameError(ValueError):
     """A host or port that is invalid or ambiguous. The message says why."""
 
 
+class BadTargetError(BadNameError):
+    """A requested host without a canonical form.
+
+    Attributes:
+        named: The host as the client sent it, with undecoded bytes escaped.
+    """
+
+    def __init__(self, message: str, named: str) -> None:
+        super().__init__(message)
+        self.named = named
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The destination of a connection, in canonical form.

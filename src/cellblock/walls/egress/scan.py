@@ -23,6 +23,7 @@ class Scan:
     """
 
     def __init__(self, replacements: Iterable[tuple[bytes, bytes]]) -> None:
+        # Longer ones first: one may contain another.
         self._pairs = sorted(replacements, key=lambda pair: -len(pair[0]))
         self._kept = b""
 
@@ -81,8 +82,7 @@ def forms(value: str, placeholder: str, pair: str = "") -> tuple[tuple[bytes, by
     if pair:
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             found.append((encode(pair.replace("{}", value).encode()), encode(pair.replace("{}", placeholder).encode())))
-    # Longer ones first: one may contain another.
-    return tuple(sorted({needle: by for needle, by in found if needle}.items(), key=lambda item: -len(item[0])))
+    return tuple(dict(found).items())
 
 
 def _inside(text: str, skipped: int, placeholder: str) -> list[tuple[bytes, bytes]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 
-from cellblock.walls.egress.names import Address, BadNameError, Target, canonical_host, unmapped
+from cellblock.walls.egress.names import Address, BadNameError, BadTargetError, Target, canonical_host, unmapped
 
 VERSION = 5
 METHOD = "SOCKS5"
@@ -38,18 +38,6 @@ class SocksError(Exception):
         self.answer = answer
 
 
-class BadSocksNameError(BadNameError):
-    """A host in a SOCKS request without a canonical form.
-
-    Attributes:
-        named: The host as the client sent it, with undecoded bytes escaped.
-    """
-
-    def __init__(self, message: str, named: str) -> None:
-        super().__init__(message)
-        self.named = named
-
-
 def reply(code: int) -> bytes:
     """Return a reply. Its address is always 0.0.0.0:0, which hides the host's own."""
     return bytes([VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0])
@@ -78,7 +66,7 @@ class SocksHandshake:
 
         Raises:
             SocksError: The handshake failed.
-            BadSocksNameError: The host has no canonical form.
+            BadTargetError: The host has no canonical form.
         """
         self._data += data
         answer = b""
@@ -133,9 +121,9 @@ def _target(kind: int, raw: bytes, port: int) -> Target:
         # RFC 1928 has no brackets; "[::1]" as a name is accepted anyway, with its usual meaning.
         return Target(canonical_host(raw.decode()) if kind == _NAME else unmapped(_address(kind, raw)), port)
     except UnicodeDecodeError as error:
-        raise BadSocksNameError("the host name is not UTF-8", named) from error
+        raise BadTargetError("the host name is not UTF-8", named) from error
     except BadNameError as error:
-        raise BadSocksNameError(str(error), named) from error
+        raise BadTargetError(str(error), named) from error
 
 
 def _address(kind: int, raw: bytes) -> Address:

@@ -203,10 +203,8 @@ def quoting(headers: Headers) -> Callable[[str], bytes] | None:
     return None
 
 
-def length_of(headers: Headers) -> int | None:
-    """Return the declared length of a body: 0 without a body, and None if it is chunked."""
-    if any(name.lower() == b"transfer-encoding" for name, _ in headers):
-        return None
+def length_of(headers: Headers) -> int:
+    """Return the declared length of a body; 0 without one, also if it is chunked."""
     return next((int(value) for name, value in headers if name.lower() == b"content-length"), 0)
 
 

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import h11
 
-from cellblock.common.http_headers import Headers, end_to_end
+from cellblock.common.http_headers import Headers
 from cellblock.walls.egress.exchange import Exchange
 from cellblock.walls.egress.gate import EgressLimits, UnreachableError
-from cellblock.walls.egress.http import BadRequestError, check_framing, without_overrides
+from cellblock.walls.egress.http import TO_WEBSOCKET, BadRequestError, check_framing, request_headers, without_overrides
 from cellblock.walls.egress.judge import MOST_BODY
 from cellblock.walls.egress.lines import WEBSOCKET
 from cellblock.walls.egress.names import BadNameError, host_text, parse_authority
@@ -27,7 +27,7 @@ from cellblock.walls.keys.fill import MOST_REPLACED, Filled, fill, inserts_at, l
 from cellblock.walls.keys.messages import SHOWN
 from cellblock.walls.keys.sigv4 import MOST_SIGNED, needs_body, sign
 from cellblock.walls.keys.tls_end import TlsEnd
-from cellblock.walls.keys.websockets import asks_for_websocket, relay, websocket_headers
+from cellblock.walls.keys.websockets import asks_for_websocket, relay
 
 Ask: TypeAlias = Callable[[dict[str, Any] | None], Awaitable[tuple[dict[str, Any], socket.socket | None]]]
 """Sends the host a message about a connection, if any, and returns its next answer with a socket that came with it."""
@@ -251,42 +251,38 @@ class OpenedConnection:
             raise RefusedError(403, f"the method {self._method} is not possible for {self._at}")
         if not head.target.startswith(b"/") and (head.method, head.target) != (b"OPTIONS", b"*"):
             raise BadRequestError("the target must be a path")
-        self._check_upgrade(head, upgrade=upgrade)
-        self._check_host(head)
-        headers = _headers(head, host_text(self._target.host), self._target.port)
+        given = [*head.headers]  # h11 takes long for each pass over them
+        self._check_upgrade(given, upgrade=upgrade)
+        self._check_host(given)
+        host = host_text(self._target.host) if self._target.port == _HTTPS else self._at
+        headers = [(b"Host", host.encode("ascii")), *request_headers(head, given)]
         filled = fill(head.target, headers, self._at, self._opening.secrets())
         if filled.replacements:
             filled.headers = [(name, value) for name, value in filled.headers if name.lower() not in _HIDING]
             filled.headers.append((b"Accept-Encoding", b"identity"))
         if upgrade:
-            filled.headers += websocket_headers()
+            filled.headers += TO_WEBSOCKET
         return filled
 
     async def _body_for_secrets(self, filled: Filled, reader: h11.Connection) -> bytes | None:
         """Return the body if a secret may have to be inserted into it, else None.
 
         Raises:
-            RefusedError: A body without a length is too long.
+            RefusedError: A body without a length, or one that must be hashed, is too long.
         """
         length = length_of(filled.headers)
         if filled.signing is not None and needs_body(filled.headers):
-            return await self._body_to_sign(length, reader)
-        if quoting(filled.headers) is None or (length is not None and length > MOST_REPLACED):
+            most = MOST_SIGNED
+            text = f"a body without x-amz-content-sha256 can have at most {most >> 20} MiB, because it must be hashed"
+        elif quoting(filled.headers) is None or length > MOST_REPLACED or not inserts_at(self._at, self._opening.secrets()):
             return None
-        if not inserts_at(self._at, self._opening.secrets()):
-            return None
-        body = await read_body(reader, self._client, self._limits.idle_seconds, MOST_REPLACED)
-        if len(body) > MOST_REPLACED:
-            text = f"this body can have at most {MOST_REPLACED // 1024} KiB, because a secret may have to be inserted into it"
-            raise RefusedError(413, text)
-        return body
-
-    async def _body_to_sign(self, length: int | None, reader: h11.Connection) -> bytes:
-        if length is None or length <= MOST_SIGNED:
-            body = await read_body(reader, self._client, self._limits.idle_seconds, MOST_SIGNED)
-            if len(body) <= MOST_SIGNED:
+        else:
+            most = MOST_REPLACED
+            text = f"this body can have at most {most >> 10} KiB, because a secret may have to be inserted into it"
+        if length <= most:
+            body = await read_body(reader, self._client, self._limits.idle_seconds, most)
+            if len(body) <= most:
                 return body
-        text = f"a body without x-amz-content-sha256 can have at most {MOST_SIGNED >> 20} MiB, because it must be hashed"
         raise RefusedError(413, text)
 
     def _fill_body(self, filled: Filled, body: bytes) -> bytes:
@@ -299,14 +295,14 @@ class OpenedConnection:
         filled.headers = with_length(filled.headers, len(body))
         return body
 
-    def _check_upgrade(self, head: h11.Request, *, upgrade: bool) -> None:
-        if any(name == b"upgrade" for name, _ in head.headers) and not (upgrade and self._ask is not None):
+    def _check_upgrade(self, headers: Headers, *, upgrade: bool) -> None:
+        if any(name == b"upgrade" for name, _ in headers) and not (upgrade and self._ask is not None):
             text = f"no change of protocol is possible for {self._at}, except by a request line with the method {WEBSOCKET}"
             raise RefusedError(403, text)
 
-    def _check_host(self, head: h11.Request) -> None:
+    def _check_host(self, headers: Headers) -> None:
         sni: str | None = getattr(self._client.tls, "named", None)
-        given = [value.decode("latin-1") for name, value in head.headers if name == b"host"]
+        given = [value.decode("latin-1") for name, value in headers if name == b"host"]
         for text in (*given, *([] if sni is None else [sni])):
             if text in self._names:
                 continue
@@ -316,11 +312,3 @@ class OpenedConnection:
                 named = None
             if named is None or named.host != self._target.host or (text in given and named.port != self._target.port):
                 raise RefusedError(421, f"the request is for another host than {self._at}")
-
-
-def _headers(head: h11.Request, host: str, port: int) -> Headers:
-    """Return the end-to-end headers of a request, with the host of the connection."""
-    found = [(name, value) for name, value in end_to_end(head.headers.raw_items()) if name.lower() != b"host"]
-    if any(name == b"transfer-encoding" for name, _ in head.headers):
-        found.append((b"Transfer-Encoding", b"chunked"))
-    return [(b"Host", (host if port == _HTTPS else f"{host}:{port}").encode("ascii")), *found]

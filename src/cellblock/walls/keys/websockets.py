@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import h11
 
-from cellblock.common.http_headers import Headers
 from cellblock.walls.egress.ends import End
 
 _READ = 64 * 1024
@@ -22,11 +21,6 @@ def asks_for_websocket(head: h11.Request) -> bool:
     named = [one.strip().lower() for name, value in headers if name == b"connection" for one in value.split(b",")]
     framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
     return b"upgrade" in named and head.method == b"GET" and not framed
-
-
-def websocket_headers() -> Headers:
-    """Return the headers for one hop that ask a server for a WebSocket."""
-    return [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
 
 
 async def relay(client: End, upstream: End, to_upstream: bytes, to_client: bytes, idle_seconds: float) -> None:

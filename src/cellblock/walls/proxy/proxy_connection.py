@@ -17,7 +17,7 @@ from cellblock.walls.egress.exchange import HEAD_READ, Exchange
 from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, UnreachableError
 from cellblock.walls.egress.judge import Handover, JudgedRequest, RequestJudge
 from cellblock.walls.egress.lines import WEBSOCKET
-from cellblock.walls.egress.names import Target
+from cellblock.walls.egress.names import BadTargetError, Target
 from cellblock.walls.egress.rules import RefusedError
 from cellblock.walls.egress.serving import FAILURES, answer_failure, hang_up, read_body, read_head
 from cellblock.walls.egress.tunnel import Tunnel
@@ -104,7 +104,7 @@ class Connection:
             if self._turned_away:
                 raise socks.SocksError("too many connections", socks.reply(socks.GENERAL_FAILURE))
             upstream = await self._gate.open(handshake.target, socks.METHOD, self._client)
-        except socks.BadSocksNameError as error:
+        except BadTargetError as error:
             self._gate.refuse(error.named, str(error), socks.METHOD)
             await hang_up(self._end, socks.reply(socks.NOT_ALLOWED))
         except socks.SocksError as error:
@@ -152,7 +152,7 @@ class Connection:
             raise RefusedError(503, text, reason="Too Many Connections", final=False)
         try:
             return http.read_request(head)
-        except http.BadTargetError as error:
+        except BadTargetError as error:
             raise self._gate.refuse(error.named, str(error), self._method) from error
 
     def _check_plain(self, head: h11.Request, request: http.ProxyRequest) -> None:
