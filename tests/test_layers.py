@@ -167,7 +167,7 @@ ALONE: dict[str, set[str]] = {
     # What speaks the protocols of the network knows no sessions.
     "walls/egress": {"common", "errors", "walls/linux"},
     "walls/proxy": {"common", "errors"},
-    "walls/packages": set(),
+    "walls/packages": {"common"},
     "walls/linux": {"errors", "wire"},
     "launch/custody": {"errors"},
     "launch/leftovers": set(),
