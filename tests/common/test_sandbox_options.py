@@ -85,7 +85,7 @@ def test_a_directory_that_cannot_be_entered_is_named(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "access", access)  # root can enter all directories
     with pytest.raises(InvalidInputError, match=f"{name}: {tmp_path} cannot be entered by this user: name another path"):
-        SandboxOptions(**{name: tmp_path}).resolved()
+        (SandboxOptions(read=tmp_path) if name == "read" else SandboxOptions(write=tmp_path)).resolved()
     assert SandboxOptions(read=tmp_path.parent).resolved().read == (str(tmp_path.parent),)
 
 

@@ -17,7 +17,7 @@ import cellblock
 from cellblock.errors import InvalidInputError
 from cellblock.fronts.cli import file_commands, main
 from cellblock.fronts.cli.progress import Progress
-from cellblock.operations import reading
+from cellblock.operations import file_parts
 from suite import first_quick
 
 
@@ -55,15 +55,15 @@ def test_a_file_that_no_message_could_hold(workspace: Path, tmp_path: Path) -> N
 def test_a_file_that_changes_is_not_saved(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reading, "_PART", 100)
+    monkeypatch.setattr(file_parts, "_PART", 100)
     (workspace / "log").write_bytes(bytes(1000))
-    take = reading.FileReading.take
+    take = file_parts.FileReading.take
 
-    def grow(self: reading.FileReading, answer: Mapping[str, Any]) -> bytes:
+    def grow(self: file_parts.FileReading, answer: Mapping[str, Any]) -> bytes:
         (workspace / "log").write_bytes(bytes(2000))
         return take(self, answer)
 
-    monkeypatch.setattr(reading.FileReading, "take", grow)
+    monkeypatch.setattr(file_parts.FileReading, "take", grow)
     assert main(["files", "get", "f", "log", "--to", str(tmp_path)]) != 0
     assert "changed while it was read" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
