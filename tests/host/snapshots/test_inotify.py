@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.host.snapshots import inotify
-from cellblock.host.snapshots.inotify import Inotify, LostError, has_writer
+from cellblock.host.snapshots import watch
+from cellblock.host.snapshots.watch import Inotify, LostError, has_writer
 
 
 def test_whoever_can_write_to_a_file_is_noticed(workspace: Path) -> None:
@@ -34,7 +34,7 @@ def test_whoever_can_write_to_a_file_is_noticed(workspace: Path) -> None:
 def test_who_writes_to_a_file_of_somebody_else_cannot_be_known(workspace: Path) -> None:
     (workspace / "file").touch()
     code = (
-        "import os, sys; sys.path[:] = eval(sys.argv[1]); from cellblock.host.snapshots.inotify import has_writer; "
+        "import os, sys; sys.path[:] = eval(sys.argv[1]); from cellblock.host.snapshots.watch import has_writer; "
         "fd = os.open(sys.argv[2], os.O_RDONLY); os.setresuid(65534, 65534, 65534); print(has_writer(fd))"
     )
     ran = subprocess.run(
@@ -47,11 +47,11 @@ def test_names_are_told_as_they_are(workspace: Path) -> None:
     watching = Inotify()
     top = os.open(workspace, os.O_RDONLY)
     try:
-        number = watching.add(top, inotify.CREATE | inotify.ONLYDIR)
+        number = watching.add(top, watch.CREATE | watch.ONLYDIR)
         names = ["\udcff", "new\nline", "a" * 255, "b" * 16]
         for name in names:
             (workspace / name).touch()
-        assert [*watching.read()] == [(number, inotify.CREATE, name) for name in names]
+        assert [*watching.read()] == [(number, watch.CREATE, name) for name in names]
         watching.remove(number)
         (workspace / "later").touch()
         assert not [event for event in watching.read() if event.name]
@@ -66,8 +66,8 @@ def test_an_overflow_is_an_error_and_not_the_end_of_what_is_told(workspace: Path
     watching = Inotify()
     top = os.open(workspace, os.O_RDONLY)
     try:
-        watching.add(top, inotify.CREATE | inotify.DELETE | inotify.ONLYDIR)
-        for number in range(inotify._limit("max_queued_events") // 2 + 1):
+        watching.add(top, watch.CREATE | watch.DELETE | watch.ONLYDIR)
+        for number in range(watch._limit("max_queued_events") // 2 + 1):
             (workspace / f"{number}").touch()
             (workspace / f"{number}").unlink()
         with pytest.raises(LostError, match="max_queued_events"):
@@ -79,7 +79,7 @@ def test_an_overflow_is_an_error_and_not_the_end_of_what_is_told(workspace: Path
 
 def test_what_is_refused_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = Inotify._open
-    monkeypatch.setattr(inotify, "_limit", lambda _: 0)
+    monkeypatch.setattr(watch, "_limit", lambda _: 0)
     with pytest.raises(LostError, match="too many sessions"):
         Inotify()
     assert Inotify._open == before

@@ -15,7 +15,7 @@ import pytest
 
 from cellblock.errors import SnapshotError
 from cellblock.host.kernels.pairs import files_time
-from cellblock.host.snapshots import SnapshotLimits, Store, inotify, watch
+from cellblock.host.snapshots import SnapshotLimits, Store, watch
 from cellblock.host.snapshots.walk import Walk
 
 from .conftest import Make
@@ -247,7 +247,7 @@ def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     monkeypatch.setattr("cellblock.host.snapshots.walk._TICK", -(10**12))
     (tmp_path / "workspace").mkdir()
     with open(tmp_path / "probe", "w") as probe:
-        if not inotify.write_out(probe.fileno()):
+        if not watch.write_out(probe.fileno()):
             pytest.skip("there is no disk here")
     with watched(tmp_path / "workspace", tmp_path) as files:
         yield files
@@ -458,7 +458,7 @@ def test_too_many_sessions_are_not_watched(
     files: Watched, workspace: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.take()
-    monkeypatch.setattr(inotify, "_limit", {"max_user_watches": 1000, "max_user_instances": 2}.__getitem__)
+    monkeypatch.setattr(watch, "_limit", {"max_user_watches": 1000, "max_user_instances": 2}.__getitem__)
     with watched(workspace, place) as second:
         (workspace / "file").write_text("1")
         second.check()

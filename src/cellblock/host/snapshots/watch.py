@@ -1,33 +1,252 @@
-"""Tracks what may have changed in a workspace since it was last examined."""
+"""Tracks by inotify what may have changed in a workspace since it was last examined.
+
+`has_writer` and `write_out` cover changes that inotify does not report.
+"""
 
 from __future__ import annotations
 
+import array
+import contextlib
+import ctypes
+import errno
+import fcntl
 import os
 import select
+import signal
+import struct
+import termios
+import threading
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from cellblock.host.snapshots import inotify
 from cellblock.host.snapshots.entries import Entry, Folder
-from cellblock.host.snapshots.inotify import (
-    Inotify,
-    LostError,
-    UnwatchableError,
-    check_folder,
-    check_place,
-    has_writer,
-    write_out,
-)
 
-__all__ = ["Dirt", "LostError", "UnwatchableError", "Watch"]
+MODIFY, ATTRIB, OPEN, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x20, 0x40, 0x80, 0x100, 0x200
+OVERFLOW = 0x4000
+ONLYDIR, ISDIR, ONESHOT = 0x0100_0000, 0x4000_0000, 0x8000_0000
+
+_EVENT = struct.Struct("=iIII")
+_BUFFER = 2**18
+_MOST_READ = 2**23
+"""Maximum bytes of events to read at once. The queue is shorter, unless events are added meanwhile."""
+
+_TMPFS = 0x0102_1994
+_UNIQUE = frozenset((0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, _TMPFS))
+"""File systems where every change goes through this system and the watched inode: ext2 to ext4, XFS, Btrfs, tmpfs and F2FS. A
+network drive also changes elsewhere; an overlay opens memory-mapped files once more, on the layer below."""
+
+_WRITE_AND_WAIT = 7
+
+_TOO_MANY = "there are too many files to watch"
+
+_GET_FLAGS = 0x8008_6601
+_CASEFOLD = 0x4000_0000
 
 Dirt: TypeAlias = "dict[str, Dirt | None]"
 """Names that may have changed in a folder, each with what may have changed below it; None: everything."""
 
-_FILE = inotify.OPEN | inotify.MODIFY | inotify.ATTRIB | inotify.ONESHOT
+_FILE = OPEN | MODIFY | ATTRIB | ONESHOT
 _FEW = 16 * 1024
 """Bytes of events to read at once when only their existence matters."""
-_FOLDER = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO | inotify.ATTRIB | inotify.ONLYDIR
+_FOLDER = CREATE | DELETE | MOVED_FROM | MOVED_TO | ATTRIB | ONLYDIR
+
+
+class LostError(Exception):
+    """Changes cannot be watched, or an event was lost. The message says why."""
+
+
+class UnwatchableError(LostError):
+    """This path can never be watched."""
+
+
+class Event(NamedTuple):
+    """An inotify event.
+
+    Attributes:
+        number: The number of the watch.
+        mask: The kind of event.
+        name: The name in the watched folder; empty for the watched object itself.
+    """
+
+    number: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """A non-recursive watch of files and folders.
+
+    Attributes:
+        most: Maximum number of watches to use.
+    """
+
+    _lock = threading.Lock()
+    _open = 0
+    """The number of instances in this process."""
+
+    def __init__(self) -> None:
+        """Start without watches.
+
+        Raises:
+            LostError: There are too many instances, or this system has no inotify.
+        """
+        self._fd = -1
+        # Leave some watches for other programs of this user.
+        self.most = _limit("max_user_watches") // 4
+        with self._lock:
+            if Inotify._open >= _limit("max_user_instances") // 2:
+                raise LostError("too many sessions watch files")
+            Inotify._open += 1
+        try:
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._fd < 0:
+                raise LostError(f"inotify_init1: {os.strerror(ctypes.get_errno())}")
+        except BaseException as error:  # includes interrupts: the instance is already counted
+            self.close()
+            if isinstance(error, AttributeError):
+                raise UnwatchableError("this system has no inotify") from error
+            raise
+
+    def add(self, opened: int, mask: int) -> int:
+        """Watch an open file or folder under all of its names. Return the number of the watch.
+
+        Raises:
+            LostError: There are too many watches.
+            OSError: It cannot be watched.
+        """
+        number: int = self._libc.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % opened, ctypes.c_uint32(mask))
+        if number < 0:
+            code = ctypes.get_errno()
+            if code in (errno.ENOSPC, errno.ENOMEM):
+                raise LostError(f"{_TOO_MANY} (fs.inotify.max_user_watches)")
+            raise OSError(code, f"inotify_add_watch: {os.strerror(code)}")
+        return number
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """Replace the lock in a child process: another thread may have held the parent's lock."""
+        cls._lock = threading.Lock()
+
+    def remove(self, number: int) -> None:
+        """Remove a watch. Linux may have removed it already."""
+        self._libc.inotify_rm_watch(self._fd, number)
+
+    def read(self) -> Iterator[Event]:
+        """Yield the events since the last call.
+
+        Raises:
+            LostError: The queue overflowed and events were lost.
+        """
+        read = 0
+        while read < _MOST_READ:
+            try:
+                data = os.read(self._fd, _BUFFER)
+            except BlockingIOError:
+                return
+            read += len(data)
+            at = 0
+            while at < len(data):
+                number, mask, _, length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size
+                if mask & OVERFLOW:
+                    raise LostError("the system's queue of changes overflowed (fs.inotify.max_queued_events)")
+                yield Event(number, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")) if length else "")
+                at += length
+        raise LostError("changes arrive faster than they can be read")
+
+    @property
+    def unread(self) -> int:
+        """The number of bytes that `read` would read."""
+        count = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.FIONREAD, count, True)
+        return count[0]
+
+    def close(self) -> None:
+        """Remove all watches. Idempotent."""
+        with self._lock:
+            fd, self._fd = self._fd, -2
+            if fd != -2:
+                Inotify._open -= 1
+        if fd >= 0:
+            os.close(fd)
+
+
+def check_place(top: int) -> None:
+    """Check that all changes in a folder can be watched.
+
+    Raises:
+        UnwatchableError: Some changes cannot.
+    """
+    kind = _kind(top)
+    if kind not in _UNIQUE:
+        raise UnwatchableError(f"it is on a file system that does not report all changes ({kind:#x})")
+
+
+def _kind(opened: int) -> int:
+    """Return the number of a file system's type; 0 if unknown."""
+    buffer = ctypes.create_string_buffer(256)
+    if ctypes.CDLL(None, use_errno=True).fstatfs(opened, buffer) != 0:
+        return 0
+    return ctypes.c_ulong.from_buffer(buffer).value
+
+
+def check_folder(opened: int) -> None:
+    """Check that a folder is case-sensitive: otherwise events may have other names than the folder's entries.
+
+    Raises:
+        UnwatchableError: The folder is not case-sensitive.
+    """
+    flags = bytearray(8)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(opened, _GET_FLAGS, flags)
+    if int.from_bytes(flags[:4], "little") & _CASEFOLD:
+        raise UnwatchableError("case does not matter in a folder")
+
+
+def has_writer(opened: int) -> bool | None:
+    """Return whether any process has a file open for writing or mapped, so that it may change without an event.
+
+    Linux grants no lease in that case.
+
+    Args:
+        opened: The file, open for reading only.
+
+    Returns:
+        None if unknown, for example because the file belongs to another user.
+    """
+    try:
+        # A process that opens it for writing meanwhile waits for the end of the lease. This signal tells us, and has no
+        # effect.
+        fcntl.fcntl(opened, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(opened, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        return True if error.errno == errno.EAGAIN else None
+    return False
+
+
+def write_out(opened: int) -> bool:
+    """Write a file's dirty pages to the disk, so that later writes through a mapping change the file's times.
+
+    Before, only the first write to each page does.
+
+    Returns:
+        Whether that now holds. It does not without a disk, as on tmpfs.
+    """
+    if _kind(opened) in (0, _TMPFS):
+        return False
+    none = ctypes.c_int64(0)
+    done: int = ctypes.CDLL(None, use_errno=True).sync_file_range(opened, none, none, _WRITE_AND_WAIT)
+    return done == 0
+
+
+def _limit(name: str) -> int:
+    try:
+        with open(f"/proc/sys/fs/inotify/{name}", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError) as error:
+        raise UnwatchableError(f"the system does not report its watches: {error}") from error
 
 
 class Watch:
@@ -74,7 +293,7 @@ class Watch:
             raise LostError(f"what is mounted cannot be watched: {error}") from error
         if expected > self._inotify.most:
             self.close()
-            raise LostError(inotify.TOO_MANY)
+            raise LostError(_TOO_MANY)
         self._poll = select.poll()
         self._poll.register(self._mounts, select.POLLPRI)
 
@@ -193,12 +412,12 @@ class Watch:
             return
         path = f"{path}/{name}" if path else name
         # Changes of a folder itself are also reported by its own watch.
-        if not (mask & inotify.ATTRIB and mask & inotify.ISDIR and path in self._numbers):
+        if not (mask & ATTRIB and mask & ISDIR and path in self._numbers):
             self._due[path] = True
 
     def _add(self, opened: int, path: str, mask: int) -> None:
         if len(self._numbers) >= self._inotify.most:
-            raise LostError(inotify.TOO_MANY)
+            raise LostError(_TOO_MANY)
         number = self._inotify.add(opened, mask)
         if self._numbers.get(path) != number:
             self._drop(path)
@@ -237,3 +456,6 @@ def _mark(dirt: Dirt, path: str, *, whole: bool) -> None:
         dirt[name] = None
     else:
         dirt.setdefault(name, {})
+
+
+os.register_at_fork(after_in_child=Inotify.after_fork)
