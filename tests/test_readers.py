@@ -47,7 +47,7 @@ PARSERS: dict[str, str] = {
     "host/environments/store.py": OWN,
     "host/launch/srt.py": "it reads the answer of a program of this user, which runs no code of sessions",
     "host/programs/program_files.py": "a line describes one file; changes have 4 MiB at most; no session reaches the helper",
-    "host/package_layers.py": OWN,
+    "host/packages.py": OWN,
     "host/saved_file.py": "the directory of the archive is limited, and members are not compressed",
     "host/snapshots/archive.py": "it reads what `tar` of this package has written, member by member",
     "host/snapshots/journal.py": OWN,

@@ -9,7 +9,7 @@ import pytest
 
 from cellblock.host.environments.store import Wheel
 from cellblock.host.kernels.session_state import SessionState
-from cellblock.host.package_layers import CURRENT, PackageLayers
+from cellblock.host.packages import CURRENT, PackageLayers
 
 ONE, TWO = Wheel("one", "1.0", "1" * 64), Wheel("two", "1.0", "2" * 64)
 
