@@ -204,7 +204,6 @@ TESTED_IN: dict[str, str] = {
     "host/survival/remains": "host/survival/test_keeping.py",
     "host/survival/taped_channel": "host/survival/test_recording.py",
     "launch/init/seats": "host/checkpoints/test_checkpoints.py",
-    "host/checkpoints/resuming": "host/checkpoints/test_checkpoints.py",
     "host/kernels/requests": "worker/test_commands.py",
     "host/session_host": "host/test_host.py",
     "host/launch/spawner": "host/launch/test_launcher.py",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import CheckpointError, InvalidInputError, ProtocolError, SnapshotError, StoreError
-from cellblock.host.checkpoints.resuming import stopped
+from cellblock.host.checkpoints.checkpoint import stopped
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.exchange import Run, sent
 from cellblock.host.files.steps import in_thread

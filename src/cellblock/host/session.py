@@ -21,10 +21,9 @@ from cellblock.common.timeouts import check_timeout
 from cellblock.errors import InvalidInputError, LaunchError, StateError, UnsupportedError, shown
 from cellblock.host import import_guard
 from cellblock.host.checkpoints import undoing
-from cellblock.host.checkpoints.checkpoint import Origin
+from cellblock.host.checkpoints.checkpoint import Origin, Resuming
 from cellblock.host.checkpoints.checkpoints import Before, Checkpoints
 from cellblock.host.checkpoints.forking import Branching, adopt
-from cellblock.host.checkpoints.resuming import Resuming
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.checks import DEFAULT_TIMEOUT, INSTALL_TIMEOUT, check_requirements
 from cellblock.host.closing import AsyncOnly, Closing

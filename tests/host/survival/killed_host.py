@@ -23,7 +23,7 @@ from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.host import Host
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
 from cellblock.host.checkpoints.checkpoints import Checkpoints, GoingBack
-from cellblock.host.checkpoints.resuming import Resuming
+from cellblock.host.checkpoints.checkpoint import Resuming
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.kernels.family import Family
 from cellblock.host.kernels.kernel import Kernel

@@ -23,8 +23,7 @@ from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
-    from cellblock.host.checkpoints.checkpoint import Checkpoint, CheckpointList
-    from cellblock.host.checkpoints.resuming import Resuming
+    from cellblock.host.checkpoints.checkpoint import Checkpoint, CheckpointList, Resuming
     from cellblock.host.kernels.kernel import Kernel
     from cellblock.host.kernels.pairs import Pair
     from cellblock.host.kernels.session_state import SessionState

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, StateError
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
-from cellblock.host.checkpoints.checkpoint import Checkpoint, CheckpointList, Origin, Redo, check_same_sandbox, find_checkpoint
-from cellblock.host.checkpoints.resuming import stopped
+from cellblock.host.checkpoints.checkpoint import (
+    Checkpoint,
+    CheckpointList,
+    Origin,
+    Redo,
+    check_same_sandbox,
+    find_checkpoint,
+    stopped,
+)
 from cellblock.host.exchange import survey
 from cellblock.host.kernels.pairs import Instant
 from cellblock.host.kernels.state_events import Abandoned, Called, Forked, Stayed, Undid, Way
@@ -21,8 +28,7 @@ from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateCh
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
-    from cellblock.host.checkpoints.checkpoint import Beginning
-    from cellblock.host.checkpoints.resuming import Resuming
+    from cellblock.host.checkpoints.checkpoint import Beginning, Resuming
     from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles, Then
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import CheckpointError, InvalidInputError, SnapshotError, shown
+from cellblock.host.checkpoints.checkpoint import stopped
 from cellblock.host.checkpoints.checkpoints import GOES_BACK, Before, Checkpoints
-from cellblock.host.checkpoints.resuming import stopped
 from cellblock.host.kernels.pairs import Pair
 from cellblock.host.snapshots.trash import Reason
 from cellblock.host.snapshots.undo import Interval

@@ -6,6 +6,7 @@ import copy
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any, NamedTuple, assert_never
 
 from cellblock.host.kernels.pairs import Instant, Pair, Pairs
@@ -402,7 +403,7 @@ class SessionState:
         self.pairs.go_to(state, cut, event.at, branch, tasks=event.tasks)
 
     def _take_line(self, line: Iterable[Numbered]) -> None:
-        line = [cell.marked(abandoned=False) for cell in line]
+        line = [_with(cell, abandoned=False) for cell in line]
         self._cells.update({cell.number: cell for cell in line})
         self._cells = dict(sorted(self._cells.items()))  # forgotten or other sessions' cells may be out of order
         self._line = [cell.number for cell in line]
@@ -414,7 +415,7 @@ class SessionState:
     def _abandon(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             if (cell := self._cells.get(number)) is not None:
-                self._cells[number] = cell.marked(abandoned=True)
+                self._cells[number] = _with(cell, abandoned=True)
 
     def _forget(self) -> None:
         while len(self._cells) > _KEPT:
@@ -445,7 +446,7 @@ class SessionState:
         left, cells = _MAX_WRITTEN, list[Numbered]()
         for cell in reversed(self._cells.values()):
             left -= len(cell.entry.code)
-            cells.append(cell if left >= 0 else cell.cut(_BEGINNING))
+            cells.append(cell if left >= 0 else _cut(cell, _BEGINNING))
         redos = [(one._replace(saved=()), self._written_saved(one.saved)) for one in self.redos]
         there = {"_cells": cells[::-1], "checkpoints": self._written_saved(self.checkpoints.values()), "redos": redos}
         return {**self.__dict__, "log": NOT_WRITTEN, **there}
@@ -473,9 +474,21 @@ class SessionState:
     def _written_line(self, line: Iterable[Numbered], most: int | None = None) -> tuple[tuple[int, ...], tuple[Numbered, ...]]:
         """Return the numbers of a line's cells, and the cells that this session does not know, with code up to a length."""
         line = [*line]
-        unknown = (cell if most is None else cell.cut(most) for cell in line if cell.number not in self._cells)
+        unknown = (cell if most is None else _cut(cell, most) for cell in line if cell.number not in self._cells)
         return tuple(cell.number for cell in line), tuple(unknown)
 
     def _read_line(self, numbers: Iterable[int], cells: Iterable[Numbered]) -> tuple[Numbered, ...]:
         unknown = {cell.number: cell for cell in cells}
         return tuple(unknown.get(number) or self._cells[number] for number in numbers)
+
+
+def _with(cell: Numbered, *, abandoned: bool) -> Numbered:
+    """Return a cell, abandoned or not."""
+    if cell.entry.abandoned == abandoned:
+        return cell
+    return cell._replace(entry=replace(cell.entry, abandoned=abandoned))
+
+
+def _cut(cell: Numbered, most: int) -> Numbered:
+    """Return a cell with only the beginning of its code."""
+    return cell._replace(entry=replace(cell.entry, code=cell.entry.code[:most]))

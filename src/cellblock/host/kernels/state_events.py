@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Container, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -34,16 +33,6 @@ class Numbered(NamedTuple):
         entry = self.entry
         told = entry.status, entry.execution_count, entry.abandoned, entry.tag, entry.after
         return _read_cell, (self.number, self.begun_in, entry.code, *told)
-
-    def marked(self, *, abandoned: bool) -> Numbered:
-        """Return the cell, abandoned or not."""
-        if self.entry.abandoned == abandoned:
-            return self
-        return self._replace(entry=replace(self.entry, abandoned=abandoned))
-
-    def cut(self, most: int) -> Numbered:
-        """Return the cell with only the beginning of its code."""
-        return self._replace(entry=replace(self.entry, code=self.entry.code[:most]))
 
 
 def _read_cell(number: int, begun_in: int, code: str, status: Any, *told: Any) -> Numbered:
