@@ -219,7 +219,7 @@ class Host(SessionHost, AsyncOnly):
         self.check_usable()
         if start_from is not None and not isinstance(start_from, Beginning):
             start_from = Beginning(start_from)
-        default = SessionOptions() if start_from is None else start_from.checkpoint.moment.options
+        default = SessionOptions() if start_from is None else start_from.checkpoint.moment.origin.options
         check_names(keywords, SessionKeywords.__annotations__)
         asked = replace(options or default, **keywords)
         if isinstance(asked.environment, str):

@@ -331,12 +331,16 @@ class Saving:
         """Load the variables into a second kernel, which replaces the session's own when it is complete."""
         in_place = self._loads_in_place
         kernel = await (self._kernels.live() if in_place else self._launch())
+
+        async def loaded() -> Kernel:
+            return kernel
+
         try:
             report = await _load(self._ends_of(kernel), file, workspace=False, timeout=timeout)
             if in_place:
                 self._checkpoints.begin_loaded(kernel, file.cells)
             else:
-                await self._kernels.swap(_Loaded(kernel, self._checkpoints, file.cells))
+                await self._kernels.swap(loaded, functools.partial(self._checkpoints.begin_loaded, kernel, file.cells))
         except BaseException:  # includes cancellation: nothing else owns the kernel
             if in_place:
                 await self._kernels.renew(force=True)
@@ -349,21 +353,6 @@ class Saving:
     async def _renew(self) -> None:
         if self._cells.count > 0 or self._cells.past.entries:
             await self._cells.reset()
-
-
-class _Loaded:
-    """The replacement of a session's kernel by one with a saved session's state; see `Move`."""
-
-    def __init__(self, kernel: Kernel, checkpoints: Checkpoints, cells: list[HistoryEntry]) -> None:
-        self._kernel = kernel
-        self._checkpoints = checkpoints
-        self._cells = cells
-
-    async def prepare(self) -> Kernel:
-        return self._kernel
-
-    def commit(self) -> None:
-        self._checkpoints.begin_loaded(self._kernel, self._cells)
 
 
 async def _save(

@@ -42,7 +42,6 @@ from cellblock.host.ports import Ports
 from cellblock.host.programs.background_programs import Programs
 from cellblock.host.session_surroundings import RunningParts, SessionSurroundings, Workspace, limits_of
 from cellblock.host.survival.keeper import SessionParts
-from cellblock.host.survival.succession import Succession
 from cellblock.host.telemetry import SessionTrace
 from cellblock.model import CodeExecutionResult, HistoryEntry
 from cellblock.model.checkpoints import Changes, FilesMode, FileVersions, ForkKeywords, Undone
@@ -155,8 +154,7 @@ class Session(AsyncOnly):
         self._programs = Programs(self._name, kernels, cells, self.trace)
         self._questions = Questions(cells)
         self._values = Values(self._name, cells, self._room)
-        self._keeper = host.keeper.session(self._parts(number), label, remains)
-        self.succession = Succession(self._keeper, kernels, self._checkpoints)
+        self.succession = host.keeper.session(self._parts(number), label, remains)
         self._closing = Closing()
 
     @classmethod
@@ -264,14 +262,14 @@ class Session(AsyncOnly):
         if self._place.branch is not None:
             self._entered = True
             self._place.branch.enter(self._around.places)
-        self._keeper.begin()
-        await self._checkpoints.files.recover(self._keeper.left_kernel)
+        self.succession.begin()
+        await self._checkpoints.files.recover(self.succession.left_kernel)
         if self._place.clone is not None:
             await self._place.clone.create(self._host.environments.sandboxes, self.wanted)
         self.untouched = False
-        await self._keeper.go_on(on_input)
+        await self.succession.go_on(on_input)
         await self._kernels.live()
-        self._keeper.settled()
+        self.succession.settled()
         self._checkpoints.begin()
         await self._install_under_srt()
 
@@ -335,7 +333,7 @@ class Session(AsyncOnly):
             self._entered = False
             await self._place.branch.leave()
         self._host.forget(self)
-        self._keeper.end()
+        self.succession.end()
         self.trace.end()
         _log.info("%s closed", self._name, extra={"cellblock.session": self.trace.name})
 
@@ -353,7 +351,7 @@ class Session(AsyncOnly):
             return kernel
         if dead is not None and (recovered := await self._checkpoints.crashes.recover(dead)) is not None:
             return recovered
-        if dead is None and (left := await self._keeper.recover_left()) is not None:
+        if dead is None and (left := await self.succession.recover_left()) is not None:
             self._explanations.kernel_begins(afresh=False)
             return left
         check_still_usable(self._place.directory)
@@ -906,7 +904,7 @@ class Session(AsyncOnly):
     def _branch(self, beginning: Beginning) -> Session:
         """Create a session from a checkpoint of this one."""
         self._host.check_usable()
-        return Session.create(self._host, beginning.checkpoint.moment.options, SessionHooks(), start_from=beginning)
+        return Session.create(self._host, beginning.checkpoint.moment.origin.options, SessionHooks(), start_from=beginning)
 
     async def checkpoint_for_branches(self, files: FilesMode | None) -> Checkpoint:
         """Create a checkpoint for `Branching`, which later hosts do not receive.

@@ -143,9 +143,9 @@ def _resolve(
     A session from a checkpoint of the same host gets the options of the checkpoint's session, because a kernel stays in its
     sandbox. That holds even if this program's directory has changed.
     """
-    moment = None if start_from is None else start_from.checkpoint.moment
-    if moment is not None and moment.host is host and options.same_surroundings(moment.options):
-        resolved = moment.resolved
+    origin = None if start_from is None else start_from.checkpoint.moment.origin
+    if origin is not None and origin.host is host and options.same_surroundings(origin.options):
+        resolved = origin.resolved
     elif branch is None or options.workspace is not None:  # a clone is moved there later
         return resolve(options, host.defaults, host.facts)
     else:
@@ -166,7 +166,7 @@ def _clone(
     """Return the clone of a session, which is made later. It may begin with uncommitted changes of the project."""
     from cellblock.host.clones.clone import Clone  # rarely used
 
-    origin = None if start_from is None else start_from.checkpoint.moment.clone
+    origin = None if start_from is None else start_from.checkpoint.moment.origin.clone
     if start_from is not None and (origin is None or start_from.files != "copy"):
         raise StateError(
             f"session {number} cannot begin with that state, because it would have no clone: fork a session in a clone, "

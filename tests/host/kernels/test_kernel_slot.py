@@ -87,19 +87,15 @@ async def test_a_slot_that_is_closed_in_the_middle_of_a_swap_closes_both_kernels
 
     discarding, old, new = asyncio.Event(), Kernel(), Kernel()
 
-    class Move:
-        async def prepare(self) -> Any:
-            return new
-
-        def commit(self) -> None:
-            pass
+    async def prepare() -> Any:
+        return new
 
     async def launch(_dead: object) -> Any:
         raise AssertionError
 
     slot = KernelSlot(launch)
     slot.adopt(old)  # type: ignore[arg-type]
-    swapping = asyncio.create_task(slot.swap(Move()))
+    swapping = asyncio.create_task(slot.swap(prepare, lambda: None))
     await discarding.wait()
     await slot.close()
     assert ended == [old, new]
@@ -133,8 +129,9 @@ class _To:
         self.prepared = True
         return self.kernel
 
-    def commit(self) -> None:
-        pass
+
+def _nothing() -> None:
+    """Handle a completed replacement."""
 
 
 async def _no_launch(_dead: object) -> Any:
@@ -151,11 +148,11 @@ async def test_a_kernel_that_still_ends_holds_up_the_next_exchange_and_no_cell()
     first, second, third = kernels
     slot = KernelSlot(_no_launch)
     slot.adopt(first)
-    await slot.swap(_To(second))
+    await slot.swap(_To(second).prepare, _nothing)
     assert first.aside
     assert await slot.live() is second
     move = _To(third)
-    swapping = asyncio.create_task(slot.swap(move))
+    swapping = asyncio.create_task(slot.swap(move.prepare, _nothing))
     await _turns()
     assert not swapping.done()
     assert not move.prepared
@@ -175,7 +172,7 @@ async def test_a_kernel_that_still_ends_holds_up_a_fresh_one() -> None:
 
     slot = KernelSlot(launch)
     slot.adopt(first)
-    await slot.swap(_To(second))
+    await slot.swap(_To(second).prepare, _nothing)
     second.may_end.set()
     renewing = asyncio.create_task(slot.renew())
     await _turns()
@@ -190,7 +187,7 @@ async def test_a_kernel_that_has_ended_is_not_kept() -> None:
     slot = KernelSlot(_no_launch)
     slot.adopt(first)
     second: Any = _Leaving()
-    await slot.swap(_To(second))
+    await slot.swap(_To(second).prepare, _nothing)
     ended = first.ended
     assert [slot._left] == [first]
     ended()
@@ -206,7 +203,7 @@ async def test_a_kernel_that_cannot_be_ended_does_not_keep_the_next_one_from_bei
     first, second = kernels
     slot = KernelSlot(_no_launch)
     slot.adopt(first)
-    await slot.swap(_To(second))
+    await slot.swap(_To(second).prepare, _nothing)
     second.may_end.set()
     closed = []
     close = second.close

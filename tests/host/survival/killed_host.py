@@ -22,7 +22,7 @@ from pathlib import Path
 from cellblock.launch.custody.custodian_client import Custodian
 from cellblock.host import Host
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
-from cellblock.host.checkpoints.checkpoints import Checkpoints, GoingBack
+from cellblock.host.checkpoints.checkpoints import Checkpoints
 from cellblock.host.checkpoints.checkpoint import Resuming
 from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
 from cellblock.host.kernels.family import Family

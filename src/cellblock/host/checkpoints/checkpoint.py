@@ -19,7 +19,7 @@ from cellblock.model.checkpoints import CheckpointRecord, FilesMode
 from cellblock.walls.sandbox.paths import is_inside
 
 if TYPE_CHECKING:
-    from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles
+    from cellblock.host.checkpoints.workspace_snapshots import Bring, CheckpointFiles
     from cellblock.host.clones.clone import Clone
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy
@@ -85,24 +85,14 @@ class Moment:
         past: The cells that led to the state.
         state: The number of the state, as in `SessionState.state`.
         history: The session's history.
-        host, options, resolved, wanted, branch, clone: As for `Origin`.
+        origin: The session.
     """
 
     copy: Copy
     past: tuple[Numbered, ...]
     state: int
     history: SessionState
-    host: object
-    options: SessionOptions
-    resolved: ResolvedOptions
-    wanted: KernelSpec
-    branch: BranchDirectory | None
-    clone: Clone | None
-
-    @property
-    def root(self) -> str:
-        """The workspace of the sandbox."""
-        return self.wanted.setup.cwd
+    origin: Origin
 
     @property
     def last(self) -> int:
@@ -249,11 +239,11 @@ class Beginning(NamedTuple):
             SnapshotError: The checkpoint lacks some files.
         """
         if self.files != "copy":
-            return self.checkpoint.moment.branch
+            return self.checkpoint.moment.origin.branch
         if self.checkpoint.snapshot is None:
             raise InvalidInputError("files='copy' needs a checkpoint that was made with files='copy'")
         check_whole(self.checkpoint.snapshot, "copied for a branch: fork with files='shared', or move some files elsewhere")
-        return BranchDirectory.new(self.checkpoint.moment.root)
+        return BranchDirectory.new(self.checkpoint.moment.origin.wanted.setup.cwd)
 
 
 def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
@@ -305,20 +295,11 @@ class Resuming:
         go_to: Callable[[int], None],
         listeners: SessionListeners,
     ) -> None:
-        """Set up.
-
-        Args:
-            make: As for `Resume`.
-            can_double: As for the attribute.
-            wanted: The specification of the session's kernels.
-            environment: Returns the environment variables for a proxy on a port of the session.
-            go_to: As for the attribute.
-            listeners: The listeners of the session's sandboxes.
-        """
         self._make = make
         self.can_double = can_double
         self._wanted = wanted
         self._environment = environment
+        """Returns the environment variables for a proxy on a port of the session."""
         self.go_to = go_to
         self._listeners = listeners
 
@@ -370,6 +351,21 @@ class Resuming:
         kernel.count, kernel.of_copy = checkpoint.execution_count, True
         self.go_to(checkpoint.moment.state)
         return kernel
+
+    async def prepare(self, checkpoint: Checkpoint, files: Bring[object] | None, beginning: Beginning | None = None) -> Kernel:
+        """Restore files, if any, then create a kernel as by `resume`, which reopens them. A failure leaves nothing behind."""
+        made: list[Kernel] = []
+
+        async def make() -> None:
+            made.append(await self.resume(checkpoint, beginning))
+
+        try:
+            await (make() if files is None else files(make))
+        except BaseException:  # includes cancellation: nothing else owns the kernel. The files are already rolled back.
+            for kernel in made:
+                await kernel.discard()
+            raise
+        return made[0]
 
     async def look_at(self, checkpoint: Checkpoint) -> Kernel:
         """Create an isolated kernel from a checkpoint to inspect its variables. The caller discards it."""
@@ -532,7 +528,7 @@ class CheckpointList:
 
     def _checkpoint(self, saved: Saved, copy: Copy) -> Checkpoint:
         """Return a checkpoint of a session's state, possibly an earlier host's."""
-        return Checkpoint(saved, Moment(copy, saved.line, saved.state, self.past, *self.origin), self)
+        return Checkpoint(saved, Moment(copy, saved.line, saved.state, self.past, self.origin), self)
 
     def forget(self, checkpoint: Checkpoint) -> None:
         """Remove a checkpoint that was dropped."""

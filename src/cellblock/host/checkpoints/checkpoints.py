@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from cellblock.errors import CellblockError, CheckpointError, InvalidInputError, StateError
 from cellblock.host.checkpoints.automatic import AutomaticCheckpoints
@@ -29,7 +29,7 @@ from cellblock.model.checkpoints import Changes, FileChanges, FilesMode, StateCh
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.budget import Budget
     from cellblock.host.checkpoints.checkpoint import Beginning, Resuming
-    from cellblock.host.checkpoints.workspace_snapshots import CheckpointFiles, Then
+    from cellblock.host.checkpoints.workspace_snapshots import Bring, CheckpointFiles, Then
     from cellblock.host.kernels.cells import Cells
     from cellblock.host.kernels.family import Copy
     from cellblock.host.kernels.kernel import Kernel
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from cellblock.model import HistoryEntry
     from cellblock.model.variables import Survey
 
+T = TypeVar("T")
 Before: TypeAlias = Callable[[], Awaitable[None]]
 """Called before a session restores a state, once that is certain."""
 
@@ -70,16 +71,6 @@ class Checkpoints(CheckpointList):
         resuming: Resuming,
         budget: Budget,
     ) -> None:
-        """Start without checkpoints.
-
-        Args:
-            origin: The session, as sessions that begin with its checkpoints need to know it.
-            cells: The session's cells.
-            kernels: The session's kernels.
-            files: Snapshots and restores the session's files.
-            resuming: Creates kernels from checkpoints.
-            budget: The limits on automatic checkpoints of all sessions of the host.
-        """
         super().__init__(origin, cells, files)
         self._name = origin.wanted.session
         self._wanted = origin.wanted
@@ -280,16 +271,12 @@ class Checkpoints(CheckpointList):
 
     async def restore_to(self, checkpoint: Checkpoint, operation: str) -> Changes:
         """Restore a checkpoint's state, with its files if it has some, in the session's turn."""
-        changes = Changes()
+        return await self.go_to(checkpoint, "restore", self._files_of(checkpoint, operation)) or Changes()
+
+    def _files_of(self, checkpoint: Checkpoint, operation: str) -> Bring[Changes] | None:
+        """Return what restores a checkpoint's files, if it has some."""
         snapshot = checkpoint.snapshot
-
-        async def files(then: Then) -> None:
-            nonlocal changes
-            assert snapshot is not None
-            changes = await self.files.restore(snapshot, then, Reason(operation))
-
-        await self.go_to(checkpoint, "restore", None if snapshot is None else files)
-        return changes
+        return None if snapshot is None else functools.partial(self.files.restore, snapshot, why=Reason(operation))
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Check that this session can use a checkpoint.
@@ -300,42 +287,65 @@ class Checkpoints(CheckpointList):
         if not isinstance(checkpoint, Checkpoint):
             raise InvalidInputError(f"checkpoint must be a checkpoint, its name or its id, not {checkpoint!r:.100}")
         checkpoint.check()
-        if checkpoint.moment.host is not self.origin.host:
+        if checkpoint.moment.origin.host is not self.origin.host:
             raise CheckpointError(
                 "the checkpoint belongs to another host; a session can restore only checkpoints of its own host"
             )
-        check_same_sandbox(checkpoint.moment.wanted, self._wanted)
+        check_same_sandbox(checkpoint.moment.origin.wanted, self._wanted)
 
     async def go_to(
         self,
         checkpoint: Checkpoint,
         way: Way,
-        files: Callable[[Then], Awaitable[object]] | None,
+        files: Bring[T] | None,
         arrive: Callable[[], None] | None = None,
         since: int = 0,
-    ) -> None:
-        """Restore a checkpoint's state in the session's turn.
+    ) -> T | None:
+        """Restore a checkpoint's state in the session's turn. Return what `files` returns.
 
         Args:
             checkpoint: The checkpoint.
             way: What a later host must finish.
-            files: As for `GoingBack`.
-            arrive: As for `GoingBack`.
+            files: Restores files; None to leave them unchanged.
+            arrive: Records the new state, instead of `SessionState.go_to`.
             since: As for `Going`.
         """
+        found: T | None = None
+
+        async def bring(then: Then) -> None:
+            nonlocal found
+            if files is None:
+                await then()
+            else:
+                found = await files(then)
+
         began = self.begin_going(checkpoint.id, way, since=since)
-        move = GoingBack(checkpoint, self.resuming, self.automatic, self.cells.past, files, began, arrive=arrive)
+        prepare = functools.partial(self.resuming.prepare, checkpoint, bring)
         try:
             async with stopped(self.kernels.current):
-                await self.kernels.swap(move)
+                await self.kernels.swap(prepare, functools.partial(self._gone_to, checkpoint, began, arrive))
         except BaseException:
             self.past.commit(Stayed())
             raise
         finally:
             self.automatic.turn_ended()  # this one may be dropped before the next cell, or have no files
+        return found
 
-    async def restore_fresh(self, files: Callable[[Then], Awaitable[object]] | None) -> None:
-        """Restore the fresh kernel before all cells, and its files."""
+    def _gone_to(self, checkpoint: Checkpoint, began: Instant, arrive: Callable[[], None] | None) -> None:
+        """Record a checkpoint's state as the session's, after the kernel was replaced."""
+        moment = checkpoint.moment
+        if arrive is not None:
+            arrive()
+        else:
+            branch = self.automatic.pairs_of_branch(moment.history, moment.state)
+            self.past.go_to(moment.past, moment.state, began, branch, tasks=moment.copy.pending)
+        if moment.copy.pending:
+            self.past.goes_on_changing()
+        self.automatic.gone_to(checkpoint)
+        self.past.log.settle()
+
+    async def restore_fresh(self, files: Bring[T] | None) -> T | None:
+        """Restore the fresh kernel before all cells, and its files. Return what `files` returns."""
         left, begun = [cell.number for cell in self.past.line], False
         self.begin_going("", "undo")
 
@@ -351,9 +361,9 @@ class Checkpoints(CheckpointList):
         try:
             if files is None:
                 await renew()
-            else:
-                async with stopped(self.kernels.current):
-                    await files(renew)
+                return None
+            async with stopped(self.kernels.current):
+                return await files(renew)
         except BaseException:  # includes cancellation: a later host must not finish it
             if not begun:
                 self.past.commit(Stayed())
@@ -436,12 +446,12 @@ class Checkpoints(CheckpointList):
         """Return the checkpoints of undone states that are not dropped yet."""
         return [one for redo in self._redos for one in redo.checkpoints]
 
-    async def go_to_undone(self, redo: Redo, files: Callable[[Then], Awaitable[object]] | None) -> None:
-        """Restore the state before the last undo in the session's turn. A later host can finish it."""
+    async def go_to_undone(self, redo: Redo, files: Bring[T] | None) -> T | None:
+        """Restore the state before the last undo, as by `go_to`. A later host can finish it."""
         self.past.log.rewrite(self.past.to_come_back())
         try:
             arrive = functools.partial(self.come_back, redo)
-            await self.go_to(redo.checkpoints[-1], "redo", files, arrive, redo.undid.since)
+            return await self.go_to(redo.checkpoints[-1], "redo", files, arrive, redo.undid.since)
         except BaseException:  # includes cancellation: nothing was changed
             self.past.log.rewrite()
             raise
@@ -539,15 +549,8 @@ class Checkpoints(CheckpointList):
         """Create the session's first kernel from a checkpoint."""
         checkpoint = beginning.checkpoint
         self.check(checkpoint)
-        files = checkpoint.snapshot
-
-        async def bring(then: Then) -> None:
-            assert files is not None
-            await self.files.restore(files, then, Reason("restore"))
-
         began = Instant.before_changes()
-        move = (self.resuming, self.automatic, self.cells.past, None if files is None else bring, began)
-        kernel = await GoingBack(checkpoint, *move, beginning=beginning).prepare()
+        kernel = await self.resuming.prepare(checkpoint, self._files_of(checkpoint, "restore"), beginning)
         checkpoint.moment.history.commit(Forked(checkpoint.moment.state))
         self.go_to_memory_of(checkpoint, began)
         self.begin_with_line()
@@ -614,71 +617,3 @@ class Checkpoints(CheckpointList):
         self.drop_redos()
         self._kept.clear()
         await self.files.close()
-
-
-class GoingBack:
-    """A restore of a checkpoint in two phases, `prepare` and `commit`. A failed restore leaves nothing behind."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        resuming: Resuming,
-        automatic: AutomaticCheckpoints,
-        past: SessionState,
-        files: Callable[[Then], Awaitable[object]] | None,
-        began: Instant,
-        *,
-        beginning: Beginning | None = None,
-        arrive: Callable[[], None] | None = None,
-    ) -> None:
-        """Store the arguments.
-
-        Args:
-            checkpoint: The checkpoint.
-            resuming: Creates the kernel.
-            automatic: The session's automatic checkpoints.
-            past: The session's state.
-            files: Restores files, and runs its argument before that is final; None to leave files unchanged.
-            began: When the restore began. Tasks of the state may change files before `commit`.
-            beginning: As for `Resuming.resume`.
-            arrive: Records the new state, instead of `SessionState.go_to`.
-        """
-        self._checkpoint = checkpoint
-        self._resuming = resuming
-        self._automatic = automatic
-        self._past = past
-        self._files = files
-        self._began = began
-        self._beginning = beginning
-        self._arrive = arrive
-        self._kernel: Kernel | None = None
-
-    async def prepare(self) -> Kernel:
-        """Restore the files, if any, then create the kernel, which reopens them."""
-        try:
-            if self._files is None:
-                await self._make_kernel()
-            else:
-                await self._files(self._make_kernel)
-        except BaseException:  # includes cancellation: nothing else owns the kernel. The files are already rolled back.
-            if self._kernel is not None:
-                await self._kernel.discard()
-            raise
-        assert self._kernel is not None
-        return self._kernel
-
-    async def _make_kernel(self) -> None:
-        self._kernel = await self._resuming.resume(self._checkpoint, self._beginning)
-
-    def commit(self) -> None:
-        """Record the checkpoint's state as the session's, after the kernel was replaced."""
-        moment = self._checkpoint.moment
-        if self._arrive is not None:
-            self._arrive()
-        else:
-            branch = self._automatic.pairs_of_branch(moment.history, moment.state)
-            self._past.go_to(moment.past, moment.state, self._began, branch, tasks=moment.copy.pending)
-        if moment.copy.pending:
-            self._past.goes_on_changing()
-        self._automatic.gone_to(self._checkpoint)
-        self._past.log.settle()

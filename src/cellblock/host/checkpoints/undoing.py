@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from cellblock.errors import CheckpointError, InvalidInputError, SnapshotError, shown
@@ -16,7 +17,7 @@ from cellblock.model.checkpoints import Undone
 
 if TYPE_CHECKING:
     from cellblock.host.checkpoints.checkpoint import Checkpoint
-    from cellblock.host.checkpoints.workspace_snapshots import Then
+    from cellblock.host.checkpoints.workspace_snapshots import Bring
     from cellblock.host.kernels.state_events import Numbered
     from cellblock.host.snapshots.snapshots import Reverted
     from cellblock.model import HistoryEntry
@@ -72,30 +73,21 @@ async def _undo(states: Checkpoints, line: Sequence[Numbered], count: int, parti
 
 async def _go_back(states: Checkpoints, way: Way, line: Sequence[Numbered], *, partial: bool) -> tuple[Reverted | None, str]:
     """Undo. Return what was done to files, and why some were left unchanged."""
-    reverted: Reverted | None = None
-    why = Reason("undo", line[-1].entry.execution_count or 0)
 
-    async def files(then: Then) -> None:
-        nonlocal reverted
-        reverted = await states.files.undo(way.intervals or (), then, why, partial=partial)
-
-    async def restore(bring: Callable[[Then], Awaitable[object]] | None) -> None:
+    async def restore(files: Bring[Reverted] | None) -> Reverted | None:
         if way.checkpoint is None:
-            await states.restore_fresh(bring)
-        else:
-            await states.go_to(way.checkpoint, "undo", bring)
+            return await states.restore_fresh(files)
+        return await states.go_to(way.checkpoint, "undo", files)
 
     if not way.intervals:
-        await restore(None)
-        return None, way.left
+        return await restore(None), way.left
+    why = Reason("undo", line[-1].entry.execution_count or 0)
     try:
-        await restore(files)
+        return await restore(functools.partial(states.files.undo, way.intervals, why=why, partial=partial)), way.left
     except SnapshotError as error:  # for example, the disk is full
         if not partial:
             raise
-        await restore(None)
-        return reverted, str(error)
-    return reverted, way.left
+        return await restore(None), str(error)
 
 
 def _undone(
@@ -134,14 +126,8 @@ async def redo(states: Checkpoints) -> Undone:
     async with states.cells.turn():
         redo = states.last_redo()
         before = {cell.number for cell in states.past.line}
-        reverted: Reverted | None = None
-
-        async def files(then: Then) -> None:
-            nonlocal reverted
-            assert redo.files is not None
-            reverted = await states.files.redo(*redo.files, then, Reason("redo"))
-
-        await states.go_to_undone(redo, None if redo.files is None else files)
+        files = None if redo.files is None else functools.partial(states.files.redo, *redo.files, why=Reason("redo"))
+        reverted = await states.go_to_undone(redo, files)
         states.automatic.forget_files()
         cells = [cell.entry for cell in states.past.line if cell.number not in before]
         return _undone(states, cells, reverted, "", [])
@@ -152,10 +138,7 @@ async def finish_redo(states: Checkpoints, checkpoint: Checkpoint, since: int) -
     undone = states.past.pairs.after(since) or ()
     known = [pair for pair in undone if pair.before is not None and pair.after is not None]
     back = [Interval(pair.after.root, pair.before.root, []) for pair in reversed(known)]
-
-    async def files(then: Then) -> None:
-        await states.files.undo(back, then, Reason("redo"), partial=True)
-
+    files = functools.partial(states.files.undo, back, why=Reason("redo"), partial=True)
     await states.go_to(checkpoint, "redo", files if back else None, since=since)
 
 

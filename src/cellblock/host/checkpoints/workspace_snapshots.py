@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -41,6 +41,8 @@ from cellblock.walls.sandbox.paths import is_inside
 _log = logging.getLogger("cellblock.sessions")
 T = TypeVar("T")
 Then: TypeAlias = Callable[[], Coroutine[Any, Any, object]]
+Bring: TypeAlias = Callable[[Then], Awaitable[T]]
+"""Restores files, and runs its argument before that is final."""
 
 # Automatic snapshots after each cell must be cheap.
 _SMALL = SnapshotLimits(max_files=20_000, max_total_bytes=256 * MIB, max_file_bytes=64 * MIB)

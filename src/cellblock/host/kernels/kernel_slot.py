@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import LaunchError, StateError
@@ -17,16 +17,6 @@ _log = logging.getLogger("cellblock")
 Launch: TypeAlias = Callable[["Kernel | None"], Awaitable[Kernel]]
 _ATTEMPTS = 3
 """How many kernels may die as soon as they are ready before the caller gets an error."""
-
-
-class Move(Protocol):
-    """A replacement of the current kernel."""
-
-    async def prepare(self) -> Kernel:
-        """Start the new kernel. A failure or cancellation leaves nothing behind."""
-
-    def commit(self) -> None:
-        """Handle the completed replacement."""
 
 
 class KernelObserver(Relief):
@@ -159,13 +149,14 @@ class KernelSlot(Relief):
         await asyncio.wait([renewal])
         _check(renewal)
 
-    async def swap(self, move: Move) -> None:
+    async def swap(self, prepare: Callable[[], Awaitable[Kernel]], commit: Callable[[], None]) -> None:
         """Replace the current kernel while nothing runs. On failure, the current one stays.
 
         A cancelled caller waits for the replacement, so that nothing else begins meanwhile.
 
         Args:
-            move: Starts the new kernel.
+            prepare: Starts the new kernel. A failure or cancellation leaves nothing behind.
+            commit: Handles the completed replacement.
 
         Raises:
             CheckpointError, LaunchError: The new kernel could not be started.
@@ -173,7 +164,7 @@ class KernelSlot(Relief):
         """
         if self._starting is not None:
             await asyncio.wait([self._starting])
-        exchange = self._begin(self._exchange(move))
+        exchange = self._begin(self._exchange(prepare, commit))
         await despite_cancellation(exchange)
         _check(exchange)
 
@@ -225,12 +216,12 @@ class KernelSlot(Relief):
         self._put(kernel)
         self._recorded(kernel)
 
-    async def _exchange(self, move: Move) -> None:
+    async def _exchange(self, prepare: Callable[[], Awaitable[Kernel]], commit: Callable[[], None]) -> None:
         await self._end_left()
-        kernel = await move.prepare()
+        kernel = await prepare()
         self._left = self.current
         self._put(kernel)
-        move.commit()
+        commit()
         self._recorded(kernel)
         if self._left is not None:
             await self._left.step_aside(self._left_ended)

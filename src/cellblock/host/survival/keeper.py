@@ -66,6 +66,8 @@ class SessionParts:
 class SessionKeeper:
     """A null keeper of one session: it neither preserves it for a later host nor continues an earlier host's.
 
+    Services, whose sessions outlive their process, ask it what the session has taken over.
+
     Attributes:
         adopted: Whether the session continues an earlier host's kernel.
         adopted_at: The `position` of that kernel; empty if there was none.
@@ -73,6 +75,40 @@ class SessionKeeper:
 
     adopted = False
     adopted_at = ""
+
+    def __init__(self, parts: SessionParts) -> None:
+        self._parts = parts
+        self._checkpoints = parts.checkpoints
+
+    @property
+    def afresh(self) -> bool:
+        """Whether the session's kernel started without variables, not from a checkpoint."""
+        kernel = self._parts.kernels.current
+        return kernel is None or not kernel.of_copy
+
+    @property
+    def all_lost(self) -> bool:
+        """Whether a fresh kernel replaced a dead one, because the last state was lost too."""
+        kernel = self._parts.kernels.current
+        return kernel is not None and kernel.all_lost
+
+    @property
+    def states_lost(self) -> bool:
+        """Whether the session continues an earlier host's kernel whose checkpoints are lost."""
+        return bool(self._checkpoints.ended)
+
+    @property
+    def recalled(self) -> bool:
+        """Whether the session's history includes cells of earlier hosts."""
+        return self._checkpoints.past.recalled
+
+    def note_outside(self, call: str) -> None:
+        """Record an external call that was just approved, so that a later host can list it as not undoable."""
+        self._checkpoints.note_outside(call)
+
+    def outside(self, since: float) -> list[str]:
+        """Return the external calls approved since a time (`time.monotonic`), oldest first."""
+        return self._checkpoints.outside(since)
 
     @property
     def left_kernel(self) -> int | None:
@@ -97,7 +133,7 @@ class SessionKeeper:
         """End the takeover, because the session has a kernel."""
 
     def relabel(self, label: str) -> None:
-        """Change the session's label."""
+        """Change the session's label for a later host (`Host.session`). No later host continues a closed session."""
 
     def end(self) -> None:
         """Stop preserving a closed session. Idempotent."""
@@ -126,7 +162,7 @@ class Keeper(Places):
             label: Its label for the program of a later host.
             remains: Its remains from an earlier host.
         """
-        return SessionKeeper()
+        return SessionKeeper(parts)
 
     def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
         """Create a fork server.

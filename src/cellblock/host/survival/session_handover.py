@@ -30,24 +30,9 @@ _KERNEL_ENDED = "[cellblock] The session's kernel ended with its host."
 class KeptSession(SessionKeeper):
     """The keeper of a session in a host with a custodian, with a log of the session's state."""
 
-    def __init__(
-        self,
-        holding: Holding,
-        parts: SessionParts,
-        label: str,
-        remains: SessionRemains | None,
-    ) -> None:
-        """Store the arguments.
-
-        Args:
-            holding: Hands the session to the custodian.
-            parts: As for `Keeper.session`.
-            label: As for `Keeper.session`.
-            remains: As for `Keeper.session`.
-        """
+    def __init__(self, holding: Holding, parts: SessionParts, label: str, remains: SessionRemains | None) -> None:
+        super().__init__(parts)
         self._holding = holding
-        self._parts = parts
-        self._checkpoints = parts.checkpoints
         self._label = label
         self._remains = remains
         self._log: StateLog | None = None
