@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from cellblock.common.new_mode import create
-from cellblock.common.open_flags import ENTER, LIST, READ, SAFE
+from cellblock.common.open_flags import ENTER, LIST, READ, SAFE, held
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import FileLimits, Parts
 from cellblock.walls.sandbox.placeholders import is_placeholder
@@ -121,15 +121,6 @@ def best_walk() -> Walk:
         return openat2_walk
     finally:
         os.close(root)
-
-
-@contextmanager
-def held(fd: int) -> Iterator[int]:
-    """Close a descriptor on leaving the context."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 class Tree:

@@ -7,10 +7,11 @@ import os
 import stat
 from collections.abc import Callable, Generator
 
+from cellblock.common.open_flags import held
 from cellblock.common.tar_blocks import END, header, padding
 from cellblock.errors import FilesError
 from cellblock.host.files.archive import Gunzip, Member, TarReader, refuse
-from cellblock.host.files.beneath import Tree, held
+from cellblock.host.files.beneath import Tree
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, show
 from cellblock.host.files.staging import Staging

@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Self
 
 from cellblock.common.new_mode import create
-from cellblock.common.open_flags import ENTER, LIST, READ
+from cellblock.common.open_flags import ENTER, LIST, READ, held
 from cellblock.common.whole_file import claimed, give_name, open_unnamed, sync
 from cellblock.errors import FilesError
-from cellblock.host.files.beneath import CREATE, Tree, held
+from cellblock.host.files.beneath import CREATE, Tree
 from cellblock.host.files.failures import telling
 from cellblock.host.files.info import FileLimits, Parts
 from cellblock.host.files.removal import remove_tree

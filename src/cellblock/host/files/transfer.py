@@ -7,7 +7,8 @@ import stat
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
-from cellblock.host.files.beneath import CHANGED, CREATE, Tree, check_regular, held
+from cellblock.common.open_flags import held
+from cellblock.host.files.beneath import CHANGED, CREATE, Tree, check_regular
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import MIB, FileLimits, Parts, Skipped, Transfer, describe, kind_of, show
 from cellblock.host.files.staging import Staging, check_replaceable, status

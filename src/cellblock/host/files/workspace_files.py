@@ -9,9 +9,10 @@ from contextlib import aclosing, asynccontextmanager, nullcontext
 from pathlib import PurePath
 from typing import TypeVar
 
+from cellblock.common.open_flags import held
 from cellblock.errors import FilesError, InvalidInputError
 from cellblock.host.files import pack, transfer
-from cellblock.host.files.beneath import Tree, Walk, held
+from cellblock.host.files.beneath import Tree, Walk
 from cellblock.host.files.decode import decode
 from cellblock.host.files.failures import over, telling
 from cellblock.host.files.info import BRANCHES, MIB, FileLimits, Parts, Skipped, Transfer, describe

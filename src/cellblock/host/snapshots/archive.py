@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 
+from cellblock.common.open_flags import held
 from cellblock.common.tar_blocks import END, header, padding
 from cellblock.host.snapshots.beneath import open_parent
 from cellblock.host.snapshots.entries import Folder, LeftOut
@@ -59,12 +60,9 @@ def _pack(store: Store, above: str, folder: Folder, left_out: list[tuple[str, st
 
 
 def _content(store: Store, file: File) -> Iterator[bytes]:
-    source = store.open(facts(file).digest)
-    try:
+    with held(store.open(facts(file).digest)) as source:
         while data := os.read(source, _PIECE):
             yield data
-    finally:
-        os.close(source)
     yield padding(facts(file).size)
 
 
@@ -92,23 +90,21 @@ class Missing:
         Raises:
             OSError, tarfile.TarError: The directory or the stream cannot be read.
         """
-        top = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with tarfile.open(fileobj=io.BufferedReader(_Stream(self._archive)), mode="r|") as archive:
-                for member in archive:
-                    found = _found(top, member.name)
-                    if found is not None:
-                        if member.isfile() and (found.st_size, int(found.st_mtime)) != (member.size, int(member.mtime)):
-                            self.changed.append(member.name)
-                        continue
-                    yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-                    source = archive.extractfile(member)
-                    while source is not None and (data := source.read(_PIECE)):
-                        yield data
-                    yield padding(member.size)
-            yield END
-        finally:
-            os.close(top)
+        stream = io.BufferedReader(_Stream(self._archive))
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with held(directory) as top, tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                found = _found(top, member.name)
+                if found is not None:
+                    if member.isfile() and (found.st_size, int(found.st_mtime)) != (member.size, int(member.mtime)):
+                        self.changed.append(member.name)
+                    continue
+                yield member.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+                source = archive.extractfile(member)
+                while source is not None and (data := source.read(_PIECE)):
+                    yield data
+                yield padding(member.size)
+        yield END
 
 
 def _found(top: int, path: str) -> os.stat_result | None:

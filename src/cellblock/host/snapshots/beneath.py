@@ -5,14 +5,15 @@ Code in a session changes its workspace meanwhile, so a check of a path proves n
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cellblock.common.open_flags import ENTER, LIST, NAME, READ, SAFE
+from cellblock.common.open_flags import ENTER, LIST, NAME, READ, SAFE, held
 from cellblock.host.snapshots.file import PERMISSIONS
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFE
@@ -50,19 +51,17 @@ def open_closed_file(name: str, directory: int) -> int:
     try:
         return open_file(name, directory)
     except PermissionError:
-        held = os.open(name, NAME, dir_fd=directory)
-    try:
-        mode = os.fstat(held).st_mode
+        pass
+    with held(os.open(name, NAME, dir_fd=directory)) as closed:
+        mode = os.fstat(closed).st_mode
         if not stat.S_ISREG(mode):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
-        path = f"/proc/self/fd/{held}"  # refers to this file only
+        path = f"/proc/self/fd/{closed}"  # refers to this file only
         os.chmod(path, stat.S_IMODE(mode) | stat.S_IRUSR)
         try:
             return os.open(path, READ & ~os.O_NOFOLLOW)
         finally:
             os.chmod(path, stat.S_IMODE(mode))
-    finally:
-        os.close(held)
 
 
 def create_file(name: str, directory: int) -> int:
@@ -119,6 +118,31 @@ def _descend(top: int, folders: Sequence[str]) -> int:
     return here
 
 
+@contextmanager
+def opened(top: int, path: str, open_it: Callable[[str, int], int] = open_folder) -> Iterator[int]:
+    """Open a folder, or something else, at a path for the duration of the context."""
+    with open_parent(top, path) as (parent, name):
+        found = open_it(name, parent)
+    with held(found):
+        yield found
+
+
+@contextmanager
+def made_folders(top: int, path: Sequence[str], mode: int = 0o700) -> Iterator[int]:
+    """Open the folder at a path for the duration of the context, and create what is missing of the path."""
+    here = os.dup(top)
+    try:
+        for part in path:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, mode, dir_fd=here)
+            inner = open_folder(part, here)
+            os.close(here)
+            here = inner
+        yield here
+    finally:
+        os.close(here)
+
+
 def status(name: str, directory: int) -> os.stat_result | None:
     """Return the status of a name, or None if it does not exist."""
     try:
@@ -160,12 +184,9 @@ def _renameat2(*arguments: int | bytes) -> int:
 
 def set_mode(name: str, directory: int, mode: int) -> None:
     """Set a folder's permissions. Its other mode bits are unchanged."""
-    held = enter_folder(name, directory)
-    try:
-        other = stat.S_IMODE(os.fstat(held).st_mode) & ~PERMISSIONS
+    with held(enter_folder(name, directory)) as folder:
+        other = stat.S_IMODE(os.fstat(folder).st_mode) & ~PERMISSIONS
         if hasattr(os, "O_PATH"):
-            os.chmod(f"/proc/self/fd/{held}", other | mode)  # this path refers to the open folder only
+            os.chmod(f"/proc/self/fd/{folder}", other | mode)  # this path refers to the open folder only
         else:
-            os.fchmod(held, other | mode)
-    finally:
-        os.close(held)
+            os.fchmod(folder, other | mode)

@@ -16,12 +16,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Self
 
+from cellblock.common.open_flags import held
 from cellblock.common.whole_file import sync, sync_file
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import content
 from cellblock.host.snapshots.beneath import (
     CHANGED,
     create_file,
+    made_folders,
     open_file,
     open_folder,
     open_parent,
@@ -74,29 +76,18 @@ class Rescued:
             os.rename(staging, name, src_dir_fd=self._top, dst_dir_fd=self._top)
         except OSError:
             name = staging
-        folder = open_folder(name, self._top)
-        try:
+        with held(open_folder(name, self._top)) as folder:
             self.files |= {step.path: f"{name}/{_lay_out(folder, step)}" for step in old}
-        finally:
-            os.close(folder)
 
 
 def _lay_out(folder: int, step: Step) -> str:
     """Move a file from its number to its path in a folder. Return its new path, or its number if that fails."""
     *above, name = step.path.split("/")
-    parent = os.dup(folder)
     try:
-        for part in above:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, 0o700, dir_fd=parent)
-            inner = open_folder(part, parent)
-            os.close(parent)
-            parent = inner
-        rename_to_free_name(folder, _old(step), parent, name)
+        with made_folders(folder, above) as parent:
+            rename_to_free_name(folder, _old(step), parent, name)
     except OSError:
         return _old(step)
-    finally:
-        os.close(parent)
     return step.path
 
 
@@ -218,43 +209,33 @@ def _remove_staged(staging: int) -> None:
                 os.unlink(name, dir_fd=staging)
 
 
-def _stage(staging: int, number: int, entry: File | Link | Trashed, store: Store, source: Entry | None) -> None:
+def _stage(staging: int, number: int, entry: File | Link | Trashed, store: Store, trashed: Entry | None) -> None:
     name = f"new-{number}"
     if isinstance(entry, Trashed):
-        assert source is not None
-        source.bring(entry.path, staging, name)
+        assert trashed is not None
+        trashed.bring(entry.path, staging, name)
         return
     if isinstance(entry, Link):
         os.symlink(entry.target, name, dir_fd=staging)
         _set_owner(name, staging, entry.owner)
         return
     file = facts(entry)
-    held_content = store.open(file.digest)
-    try:
-        target = create_file(name, staging)
-        try:
-            content.copy_out(held_content, target)
-            with contextlib.suppress(OSError):
-                os.fchown(target, *file.owner)
-            os.fchmod(target, file.mode)
-            os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
-            if hasattr(os, "posix_fadvise"):  # starts writing it, so that `_sync_staged` waits for all files together
-                os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(target)
-    finally:
-        os.close(held_content)
+    with held(store.open(file.digest)) as source, held(create_file(name, staging)) as target:
+        content.copy_out(source, target)
+        with contextlib.suppress(OSError):
+            os.fchown(target, *file.owner)
+        os.fchmod(target, file.mode)
+        os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
+        if hasattr(os, "posix_fadvise"):  # starts writing it, so that `_sync_staged` waits for all files together
+            os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _sync_staged(staging: int, staged: Mapping[int, File | Link | Trashed], journal: Journal) -> None:
     """Wait until all staged files and the new journal are on the disk: a rename can get there before a file's content."""
 
     def sync_one(number: int) -> None:
-        target = open_file(f"new-{number}", staging)
-        try:
+        with held(open_file(f"new-{number}", staging)) as target:
             sync(target)
-        finally:
-            os.close(target)
 
     with _Syncing() as syncing:
         for number, content_of in staged.items():
@@ -300,10 +281,8 @@ def _sync_folder_of(top: int, path: str) -> None:
             folder = open_folder(".", parent)
     except OSError:
         return  # a later step removed or closed it
-    try:
+    with held(folder):
         sync(folder)
-    finally:
-        os.close(folder)
 
 
 def _set_owner(name: str, directory: int, owner: Owner) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, overload
 
+from cellblock.common.open_flags import held
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import restore as restoring
 from cellblock.host.snapshots.beneath import open_parent
@@ -488,12 +489,9 @@ class Snapshots:
     def _opened(self, verb: str) -> Iterator[int]:
         """Open the workspace for the duration of the context."""
         try:
-            top = os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
+            with held(os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as top:
                 self._check_top(verb, os.fstat(top))
                 yield top
-            finally:
-                os.close(top)
         except OSError as error:
             raise SnapshotError(
                 f"cannot {verb} {self._workspace}: {_meaning(error)}", path=self._workspace, errno=error.errno

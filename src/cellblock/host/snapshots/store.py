@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from cellblock.common.open_flags import held
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import content
 from cellblock.host.snapshots.beneath import create_file, open_file
@@ -200,14 +201,12 @@ class Store:
         name = f"new-{next(self._numbers)}"
         target = create_file(name, self._fd)
         try:
-            try:
+            with held(target):
                 if data is not None:
                     content.write(target, data)
                     size = len(data)
                 else:
                     digest, size = content.copy(source, target, limit)
-            finally:
-                os.close(target)
             self._place(name, digest, size, workspace)
         except BaseException:  # includes interrupts: leave no partial content
             os.unlink(name, dir_fd=self._fd)

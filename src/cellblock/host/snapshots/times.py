@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from cellblock.host.snapshots.beneath import open_folder, open_parent
+from cellblock.host.snapshots.beneath import open_folder, open_parent, opened
 from cellblock.host.snapshots.entries import Folder, LeftOut
 from cellblock.host.snapshots.file import File, seen, was_seen
 from cellblock.host.snapshots.ignored import Ignored
@@ -58,15 +58,15 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
     folders = [""]
     while folders:
         path = folders.pop()
-        opened = os.dup(top) if not path else _opened(top, path)
-        if opened is None:
+        folder = os.dup(top) if not path else _opened(top, path)
+        if folder is None:
             return path  # it has just been changed
         try:
-            if is_within(os.fstat(opened).st_ctime_ns, spans):
+            if is_within(os.fstat(folder).st_ctime_ns, spans):
                 return path or "."
-            os.lseek(opened, 0, os.SEEK_SET)  # the position is shared with the original descriptor
+            os.lseek(folder, 0, os.SEEK_SET)  # the position is shared with the original descriptor
             names = ignored.in_folder(path)
-            with os.scandir(opened) as entries:
+            with os.scandir(folder) as entries:
                 for entry in entries:
                     if ignored.anywhere(entry.name) or entry.name in names:
                         continue
@@ -81,7 +81,7 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
         except FileNotFoundError:
             return path or "."
         finally:
-            os.close(opened)
+            os.close(folder)
     return None
 
 
@@ -170,12 +170,11 @@ def _everything(top: int, path: str, few: Iterator[int] | None = None) -> Iterat
     left = few or iter(range(_MOST_EXAMINED))
     while folders:
         folder, above = folders.popleft()
-        opened = _opened(top, folder) if above < _DEEPEST else None
-        if opened is None:
+        if above >= _DEEPEST:
             yield folder, None
             continue
         try:
-            with os.scandir(opened) as entries:
+            with opened(top, folder) as listed, os.scandir(listed) as entries:
                 for entry in entries:
                     if next(left, None) is None:
                         if few is None:
@@ -187,8 +186,6 @@ def _everything(top: int, path: str, few: Iterator[int] | None = None) -> Iterat
                         folders.append((where, above + 1))
         except OSError:
             yield folder, None
-        finally:
-            os.close(opened)
 
 
 def _opened(top: int, path: str) -> int | None:

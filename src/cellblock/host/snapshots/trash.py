@@ -21,11 +21,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cellblock.common import config
+from cellblock.common.open_flags import held
 from cellblock.common.threads import run_aside
 from cellblock.common.whole_file import sync
 from cellblock.errors import FilesError
 from cellblock.host.snapshots import content
-from cellblock.host.snapshots.beneath import create_file, enter_folder, is_node, make_node, open_closed_file, open_folder
+from cellblock.host.snapshots.beneath import (
+    create_file,
+    is_node,
+    made_folders,
+    make_node,
+    open_closed_file,
+    open_folder,
+    open_parent,
+)
 from cellblock.host.snapshots.file import PERMISSIONS
 from cellblock.launch import leftovers
 from cellblock.model.checkpoints import TrashedFile, TrashEntry
@@ -114,18 +123,15 @@ class Entry:
             files.parent.mkdir(0o700, parents=True, exist_ok=True)
             (self._directory / self.id / _ABOUT).write_text(json.dumps(self.about))
             files.mkdir(0o700, exist_ok=True)  # last: if it exists, everything above does
-        top = os.open(files, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with held(os.open(files, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as top:
             yield top
-        finally:
-            os.close(top)
 
     def _take(self, folder: int, name: str, top: int, path: list[str], depth: int = 0) -> bool:
         info = os.lstat(name, dir_fd=folder)
         if stat.S_ISDIR(info.st_mode):
             return self._take_folder(folder, name, top, path, info.st_mode, depth)
         *above, last = path
-        with _made(top, above) as parent:
+        with made_folders(top, above, 0o755) as parent:
             if stat.S_ISREG(info.st_mode):
                 _purges.taken += info.st_size
                 if not (info.st_size > _LARGE and info.st_nlink == 1 and _link(folder, name, parent, last)):
@@ -142,21 +148,19 @@ class Entry:
     def _take_folder(self, folder: int, name: str, top: int, path: list[str], mode: int, depth: int) -> bool:
         if depth > _DEEPEST:
             return False
-        with _made(top, path):
+        with made_folders(top, path, 0o755):
             pass
         if (inner := leftovers.open_ours(name, folder)) is None:
             return True
         whole = True
-        try:
+        with held(inner):
             for one in os.listdir(inner):
                 try:
                     whole &= self._take(inner, one, top, [*path, one], depth + 1)
                 except OSError as error:
                     _LOG.warning("%r cannot be moved to the trash: %s", "/".join([*path, one])[:200], error)
                     whole = False
-        finally:
-            os.close(inner)
-        with _made(top, path) as made:  # last: a mode may deny changes. The trash must be able to read it
+        with made_folders(top, path, 0o755) as made:  # last: a mode may deny changes. The trash must be able to read it
             os.fchmod(made, mode & PERMISSIONS | stat.S_IRUSR | stat.S_IXUSR)
         return whole
 
@@ -175,15 +179,10 @@ class Entry:
         Raises:
             OSError: The path does not exist.
         """
-        *above, name = path.split("/")
         if not _is_inside(path):
             raise FileNotFoundError(errno.ENOENT, "no path in the trash")
-        with self._opened() as top, contextlib.ExitStack() as stack:
-            here = top
-            for part in above:
-                here = enter_folder(part, here)
-                stack.callback(os.close, here)
-            yield here, name
+        with self._opened() as top, open_parent(top, path) as found:
+            yield found
 
     def holds(self, path: str) -> bool:
         """Return whether the entry contains a path."""
@@ -200,8 +199,8 @@ class Entry:
         Raises:
             OSError: From the system.
         """
-        with self.open(path) as (parent, held):
-            copy_back(parent, held, folder, name)
+        with self.open(path) as (parent, its_name):
+            copy_back(parent, its_name, folder, name)
 
     def listed(self) -> TrashEntry:
         """Return the entry as data."""
@@ -231,19 +230,16 @@ class Unpacked(Entry):
 
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[int]:
-        top = open_folder(".", self._folder)
-        try:
+        with held(open_folder(".", self._folder)) as top:
             yield top
-        finally:
-            os.close(top)
 
     def bring(self, path: str, folder: int, name: str) -> None:
         """Link a file to a folder, or copy it if the file system has no hard links."""
-        with self.open(path) as (parent, held):
+        with self.open(path) as (parent, its_name):
             try:
-                os.link(held, name, src_dir_fd=parent, dst_dir_fd=folder, follow_symlinks=False)
+                os.link(its_name, name, src_dir_fd=parent, dst_dir_fd=folder, follow_symlinks=False)
             except OSError:
-                copy_back(parent, held, folder, name)
+                copy_back(parent, its_name, folder, name)
 
 
 class Trash:
@@ -305,36 +301,26 @@ def copy_back(folder: int, name: str, parent: int, to: str) -> None:
         os.symlink(os.readlink(name, dir_fd=folder), to, dir_fd=parent)
     elif stat.S_ISDIR(info.st_mode):
         os.mkdir(to, 0o700, dir_fd=parent)
-        source, target = open_folder(name, folder), open_folder(to, parent)
-        try:
+        with held(open_folder(name, folder)) as source, held(open_folder(to, parent)) as target:
             for one in os.listdir(source):
                 copy_back(source, one, target, one)
             os.fchmod(target, info.st_mode & PERMISSIONS)
             sync(target)
-        finally:
-            os.close(source)
-            os.close(target)
     elif is_node(info.st_mode):
         make_node(to, parent, info.st_mode)
     else:
-        _copy_file(folder, name, parent, to, info)
+        with held(open_closed_file(name, folder)) as source, held(create_file(to, parent)) as target:
+            content.copy_out(source, target)
+            _set_times(target, info)
+            sync(target)
     with contextlib.suppress(OSError):  # only root can change owners
         os.chown(to, info.st_uid, info.st_gid, dir_fd=parent, follow_symlinks=False)
 
 
-def _copy_file(folder: int, name: str, parent: int, to: str, info: os.stat_result) -> None:
-    source = open_closed_file(name, folder)
-    try:
-        target = create_file(to, parent)
-        try:
-            content.copy_out(source, target)
-            os.fchmod(target, info.st_mode & PERMISSIONS)
-            os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns))
-            sync(target)
-        finally:
-            os.close(target)
-    finally:
-        os.close(source)
+def _set_times(target: int, info: os.stat_result) -> None:
+    """Give a copied file the permissions and the modification time of the original."""
+    os.fchmod(target, info.st_mode & PERMISSIONS)
+    os.utime(target, ns=(info.st_mtime_ns, info.st_mtime_ns))
 
 
 class _Purges:
@@ -433,27 +419,8 @@ def _walk(folder: int, path: str) -> Iterator[tuple[str, os.stat_result]]:
         info, where = os.lstat(name, dir_fd=folder), f"{path}/{name}" if path else name
         yield where, info
         if stat.S_ISDIR(info.st_mode):
-            inner = open_folder(name, folder)
-            try:
+            with held(open_folder(name, folder)) as inner:
                 yield from _walk(inner, where)
-            finally:
-                os.close(inner)
-
-
-@contextmanager
-def _made(top: int, path: list[str]) -> Iterator[int]:
-    """Open a folder of an entry, and create it if it is missing."""
-    here = os.dup(top)
-    try:
-        for part in path:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, 0o755, dir_fd=here)
-            inner = open_folder(part, here)
-            os.close(here)
-            here = inner
-        yield here
-    finally:
-        os.close(here)
 
 
 def _link(folder: int, name: str, parent: int, to: str) -> bool:
@@ -478,27 +445,21 @@ def _move_link(folder: int, name: str, parent: int, to: str) -> None:
 
 def _copy(folder: int, name: str, parent: int, to: str) -> None:
     """Copy a file to an entry. If another process still writes to it, copy it again."""
-    source = open_closed_file(name, folder)
-    try:
+    with held(open_closed_file(name, folder)) as source:
         for _ in range(_TRIES):
             before = os.fstat(source)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(to, dir_fd=parent)
-            target = create_file(to, parent)
-            try:
-                os.lseek(source, 0, os.SEEK_SET)
-                content.copy(source, target, _MOST_COPIED)
-                os.fchmod(target, before.st_mode & PERMISSIONS)
-                os.utime(target, ns=(before.st_mtime_ns, before.st_mtime_ns))
-            except BaseException:  # includes interrupts: leave no partial copy
-                os.unlink(to, dir_fd=parent)
-                raise
-            finally:
-                os.close(target)
+            with held(create_file(to, parent)) as target:
+                try:
+                    os.lseek(source, 0, os.SEEK_SET)
+                    content.copy(source, target, _MOST_COPIED)
+                    _set_times(target, before)
+                except BaseException:  # includes interrupts: leave no partial copy
+                    os.unlink(to, dir_fd=parent)
+                    raise
             after = os.fstat(source)
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                 return
         os.unlink(to, dir_fd=parent)
         raise OSError(errno.EBUSY, "another program keeps writing to it")
-    finally:
-        os.close(source)

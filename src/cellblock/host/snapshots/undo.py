@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import NamedTuple
 
-from cellblock.host.snapshots.beneath import open_file, open_folder, open_parent
+from cellblock.host.snapshots.beneath import open_file, open_parent, opened
 from cellblock.host.snapshots.content import TooLargeError, digest_of
 from cellblock.host.snapshots.entries import Entries, Entry, Folder, LeftOut, Totals, Trashed
 from cellblock.host.snapshots.file import (
@@ -102,12 +101,8 @@ class _Present:
 
     def _names(self, path: str) -> list[str]:
         try:
-            with open_parent(self._top, path) as (parent, name):
-                folder = open_folder(name, parent)
-            try:
+            with opened(self._top, path) as folder:
                 return os.listdir(folder)
-            finally:
-                os.close(folder)
         except OSError:
             return [""]  # it cannot be listed, so it may have content
 
@@ -155,7 +150,7 @@ class _Present:
     def _digest(self, path: str, size: int) -> bytes | None:
         """Return the digest of a file; None if it cannot be read."""
         try:
-            with open_parent(self._top, path) as (parent, name), _closing(open_file(name, parent)) as source:
+            with opened(self._top, path, open_file) as source:
                 return digest_of(source, size)[0]
         except TooLargeError:
             return b""
@@ -180,17 +175,6 @@ class _Present:
         now: dict[str, Entry] = {path: entry for path in changes if (entry := self.now[path]) is not None}
         wanted: dict[str, Entry] = {path: entry for path in changes if (entry := self.wanted[path]) is not None}
         return tree(now)._replace(mode=self._mode_now), tree(wanted)._replace(mode=self._mode)
-
-
-def _closing(descriptor: int) -> closing[_Descriptor]:
-    return closing(_Descriptor(descriptor))
-
-
-class _Descriptor(int):
-    """A descriptor that `closing` closes."""
-
-    def close(self) -> None:
-        os.close(self)
 
 
 def tree(entries: dict[str, Entry]) -> Folder:

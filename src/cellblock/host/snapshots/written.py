@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from cellblock.common.open_flags import held
 from cellblock.host.snapshots import content
 from cellblock.host.snapshots.beneath import create_file, open_file
 from cellblock.host.snapshots.entries import Entries, Entry, Folder, Totals
@@ -68,13 +69,10 @@ class Written:
                 folders = {name: self.describe(entry) for name, entry in part.items() if type(entry) is Folder}
                 others = {name: entry for name, entry in part.items() if type(entry) is not Folder}
                 number = next(self._numbers)
-                file = create_file(f"part-{number}", self._directory)
-                self._known[id(part)] = number
-                made.append(part)
-                try:
+                with held(create_file(f"part-{number}", self._directory)) as file:
+                    self._known[id(part)] = number
+                    made.append(part)
                     content.write(file, pickle.dumps((folders, others), 5))
-                finally:
-                    os.close(file)
         except BaseException:  # includes interrupts: an incomplete part is useless
             for part in made:
                 self.forget(part)
