@@ -11,8 +11,8 @@ import pytest
 
 from cellblock.host.kernels.channel import Channel, Line
 from cellblock.host.launch.launcher import Ends
+from cellblock.host.survival.recording import TapedLine
 from cellblock.host.survival.tape import Aux, Tape
-from cellblock.host.survival.taped_channel import TapedLine
 from cellblock.wire.frames import VERSION
 from cellblock.wire.messages import Ready, Stream
 from cellblock.wire.protocol import Conversation, Side

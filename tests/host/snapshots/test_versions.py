@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cellblock.errors import SnapshotError
+from cellblock.host.checkpoints.versions import version_in, version_of
 from cellblock.host.snapshots import SnapshotLimits, Snapshots, Store
-from cellblock.host.snapshots.versions import version_in, version_of
 from cellblock.model.checkpoints import MAX_FILE_TEXT, FileVersion
 
 

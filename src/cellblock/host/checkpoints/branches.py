@@ -141,25 +141,20 @@ def remove_branches_of_the_dead() -> None:
             leftovers.remove_abandoned(record, lambda record=record: _remove(record))  # type: ignore[misc]
 
 
-def _forget_restore(path: str) -> None:
-    """Remove a killed host's restore journal for that directory."""
-    from cellblock.host.snapshots.journal import Journal
-
-    Journal(config.state_directory() / "restores", Path(path)).forget()
-
-
 def _remove(record: str) -> None:
     """Remove the recorded directory, after an identity check: the session's code can move other directories there."""
     try:
         said = json.loads(Path(record, _RECORD).read_text())
     except (OSError, ValueError):
         return  # killed before recording: nothing was created
+    from cellblock.host.snapshots.journal import Journal  # rarely used
+
     path, identity = said["path"], said["identity"]
     try:
         if identity is None:
             os.rmdir(path)  # killed before recording the identity: it is empty
         else:
             leftovers.remove_place(path, tuple(identity))
-        _forget_restore(path)
+        Journal(config.state_directory() / "restores", Path(path)).forget()  # a killed host was restoring files there
     except OSError as error:
         _log.info("%s cannot be removed: %s", path, error)

@@ -20,6 +20,7 @@ from cellblock.common.open_flags import LIST
 from cellblock.common.tasks import despite_cancellation
 from cellblock.common.threads import run_aside
 from cellblock.errors import SnapshotError
+from cellblock.host.checkpoints.versions import version_in
 from cellblock.host.closing import in_thread
 from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
@@ -33,7 +34,6 @@ from cellblock.host.snapshots.times import Spans, is_within
 from cellblock.host.snapshots.trash import Entry, Reason, Trash, Unpacked, purge_if_due
 from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
-from cellblock.host.snapshots.versions import version_in
 from cellblock.host.snapshots.written import Description
 from cellblock.model.checkpoints import FileVersion, TrashEntry
 from cellblock.walls.sandbox.paths import is_inside

@@ -340,9 +340,13 @@ class Snapshots:
         with self._opened("look at the files of") as top:
             return plan_undo(top, intervals).impossible
 
-    def now(self, wanted: Snapshot) -> Folder:
-        """Return the current content, as far as a comparison with a snapshot needs it. Nothing is stored."""
-        with self._lock, self._opened("look at the files of") as top:
+    def now(self, wanted: Snapshot, verb: str = "look at") -> Folder:
+        """Return the current content, as far as a comparison with a snapshot needs it. Nothing is stored.
+
+        Raises:
+            SnapshotError: The workspace cannot be read. The message says that one cannot do this (`verb`) with its files.
+        """
+        with self._lock, self._opened(f"{verb} the files of") as top:
             walk, now = self._search(top, wanted.root)
             walk.tighten(top)
         return now
@@ -397,10 +401,7 @@ class Snapshots:
         if after is not None:
             self._store.check(after)
             return _changes(before.root, after.root)
-        with self._lock, self._opened("compare the files of") as top:
-            walk, now = self._search(top, before.root)
-            walk.tighten(top)
-        return _changes(before.root, now)
+        return _changes(before.root, self.now(before, "compare"))
 
     def first_changed(self, spans: Spans) -> str | None:
         """Return a workspace path last changed within some time intervals, or None.

@@ -164,8 +164,8 @@ class _Present:
         elif self._mode != before != after:
             later.append(".")
 
-    def trees(self) -> tuple[Folder, Folder]:
-        """Return the changed parts of the workspace, now and as planned."""
+    def plan(self, later: list[str], impossible: str) -> UndoPlan:
+        """Return the plan. The arguments are as for `UndoPlan`."""
         changes = {path for path, entry in self.wanted.items() if entry is not self.now[path]}
         for path in [*changes]:
             above = path
@@ -174,7 +174,8 @@ class _Present:
                 changes.add(above)
         now: dict[str, Entry] = {path: entry for path in changes if (entry := self.now[path]) is not None}
         wanted: dict[str, Entry] = {path: entry for path in changes if (entry := self.wanted[path]) is not None}
-        return tree(now)._replace(mode=self._mode_now), tree(wanted)._replace(mode=self._mode)
+        back = Interval(tree(now)._replace(mode=self._mode_now), tree(wanted)._replace(mode=self._mode), ())
+        return UndoPlan(_plan(back.before, back.after), later, impossible, back)
 
 
 def tree(entries: dict[str, Entry]) -> Folder:
@@ -234,8 +235,7 @@ def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
         if entry is not present.now[path] and (why := _why_impossible(path, entry)):
             impossible = impossible or why
             present.wanted[path] = present.now[path]
-    now, wanted = present.trees()
-    return UndoPlan(_plan(now, wanted), list(dict.fromkeys(later)), impossible, Interval(now, wanted, ()))
+    return present.plan([*dict.fromkeys(later)], impossible)
 
 
 def _plan(now: Folder, wanted: Folder) -> Plan:
@@ -382,8 +382,7 @@ def plan_redo(top: int, back: Interval, entry: TrashEntry) -> UndoPlan:
             impossible = impossible or f"{path[:200]!r} is no longer in the trash"
     _apply(present, want, later)
     present.undo_mode(back.before.mode, back.after.mode, later)
-    now, wanted = present.trees()
-    return UndoPlan(_plan(now, wanted), later, impossible, Interval(now, wanted, ()))
+    return present.plan(later, impossible)
 
 
 def plan_restore(top: int, entry: TrashEntry, paths: Sequence[str]) -> UndoPlan:
@@ -409,5 +408,4 @@ def plan_restore(top: int, entry: TrashEntry, paths: Sequence[str]) -> UndoPlan:
         elif there is None:
             want[path] = _folder(mode & PERMISSIONS, (-1, -1), {})
     _apply(present, want, later)
-    now, wanted = present.trees()
-    return UndoPlan(Plan(now, wanted), later, "", Interval(now, wanted, ()))
+    return present.plan(later, "")

@@ -6,14 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from cellblock.host.kernels.cell import Cell, OnInput
-from cellblock.host.survival.recording import Standing, TapeRecording, read_trusted, sent_message
+from cellblock.host.survival.recording import Standing, TapedChannel, TapeRecording, read_trusted, sent_message
 from cellblock.host.survival.tape import Kind, piece
 from cellblock.wire.messages import Execute
 from cellblock.wire.protocol import State
 
 if TYPE_CHECKING:
     from cellblock.host.kernels.kernel import Kernel
-    from cellblock.host.survival.taped_channel import TapedChannel
 
 _TURN = 0.005  # seconds of one event loop turn for replayed messages
 
