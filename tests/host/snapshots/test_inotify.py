@@ -54,7 +54,7 @@ def test_names_are_told_as_they_are(workspace: Path) -> None:
         assert [*watching.read()] == [(number, watch.CREATE, name) for name in names]
         watching.remove(number)
         (workspace / "later").touch()
-        assert not [event for event in watching.read() if event.name]
+        assert not [event for event in watching.read() if event[2]]
     finally:
         os.close(top)
         watching.close()

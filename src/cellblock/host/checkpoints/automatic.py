@@ -61,22 +61,13 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
         kernels: KernelSlot,
         kind: Exact | Rolling | None,
     ) -> None:
-        """Start without checkpoints.
-
-        Args:
-            name: The session's name in messages.
-            every: All checkpoints of the session.
-            resuming: Creates kernels from checkpoints.
-            budget: The limits for all sessions of the host.
-            kernels: The session's kernels.
-            kind: When to create checkpoints, and how many to keep; None to create none.
-        """
         self._name = name
         self._every = every
         self._budget = budget
         self._cells = every.cells
         self._kernels = kernels
         self._kind = kind
+        """When to create checkpoints, and how many to keep; None to create none."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._outdated = False

@@ -498,7 +498,9 @@ class CheckpointList:
         past.commit(Copied(saved))
         if copy.pending:
             past.goes_on_changing()
-        return self.add(past.checkpoints[saved.id], copy)
+        checkpoint = self._checkpoint(past.checkpoints[saved.id], copy)
+        self._kept.append(checkpoint)
+        return checkpoint
 
     @property
     def redos(self) -> list[Redo]:
@@ -519,12 +521,6 @@ class CheckpointList:
         for redo in dropped:
             redo.drop()
         return bool(dropped)
-
-    def add(self, saved: Saved, copy: Copy) -> Checkpoint:
-        """Return a checkpoint of the session's state."""
-        checkpoint = self._checkpoint(saved, copy)
-        self._kept.append(checkpoint)
-        return checkpoint
 
     def _checkpoint(self, saved: Saved, copy: Copy) -> Checkpoint:
         """Return a checkpoint of a session's state, possibly an earlier host's."""

@@ -123,23 +123,22 @@ def restore(
     name = f"{REPLACED}{secrets.token_hex(8)}"
     info = os.fstat(top)
     journal.write_without_steps(name, info)
-    staging = _make_staging(top, name, journal)
     left: list[Step] = []
-    try:
-        for number, content_of in plan.staged.items():
-            _stage(staging, number, content_of, store, source)
-        steps = [*_with_identities(top, staging, plan.steps)]
-        journal.write(name, info, steps, entry.described, until)
-        _sync_staged(staging, plan.staged, journal)
-        journal.commit()  # everything is on the disk: the next process can finish the restore from here on
-        _apply(top, staging, steps, then, left)
-    except _HalfDoneError:
-        os.close(staging)
-        raise
-    except BaseException:  # of any kind: remove the staged files
-        _finish(top, name, staging, journal, left, rescued, entry)
-        raise
-    _finish(top, name, staging, journal, [step for step in steps if step.do == "remove"], rescued, entry)
+    with held(_make_staging(top, name, journal)) as staging:
+        try:
+            for number, content_of in plan.staged.items():
+                _stage(staging, number, content_of, store, source)
+            steps = [*_with_identities(top, staging, plan.steps)]
+            journal.write(name, info, steps, entry.described, until)
+            _sync_staged(staging, plan.staged, journal)
+            journal.commit()  # everything is on the disk: the next process can finish the restore from here on
+            _apply(top, staging, steps, then, left)
+        except _HalfDoneError:
+            raise
+        except BaseException:  # of any kind: remove the staged files
+            _finish(top, name, staging, journal, left, rescued, entry)
+            raise
+        _finish(top, name, staging, journal, [step for step in steps if step.do == "remove"], rescued, entry)
 
 
 def recover(top: int, journal: Journal, kernel: int | None = None) -> bool:
@@ -169,7 +168,7 @@ def recover(top: int, journal: Journal, kernel: int | None = None) -> bool:
         journal.clear()  # removed last, or not yet created
         return False
     back = until is not None and kernel in (None, until)
-    try:
+    with held(staging):
         for step in reversed(steps) if back else steps:
             try:
                 (_undo if back else _do)(top, staging, step)
@@ -178,12 +177,9 @@ def recover(top: int, journal: Journal, kernel: int | None = None) -> bool:
             except OSError as error:
                 if error.errno not in CHANGED:
                     raise
-    except BaseException:  # includes interrupts: nothing else closes it
-        os.close(staging)
-        raise
-    there = {*os.listdir(staging)}
-    left = [step for step in steps if step.do == "remove" and _old(step) in there]
-    _finish(top, name, staging, journal, left, Rescued(top), entry)
+        there = {*os.listdir(staging)}
+        left = [step for step in steps if step.do == "remove" and _old(step) in there]
+        _finish(top, name, staging, journal, left, Rescued(top), entry)
     return bool(steps)
 
 
@@ -423,7 +419,7 @@ def _finish(
     Args:
         top: The open workspace.
         name: The name of the staging folder.
-        staging: The folder, which is closed here.
+        staging: The folder.
         journal: The locked journal.
         left: Steps that moved something away.
         rescued: Takes what the trash does not.
@@ -440,8 +436,6 @@ def _finish(
             _remove(top, name, staging, journal)
     except OSError as error:
         _LOG.warning("the record of a restore cannot be removed: %s", error)
-    finally:
-        os.close(staging)
 
 
 def _remove(top: int, name: str, staging: int, journal: Journal) -> None:

@@ -250,13 +250,9 @@ class Snapshots:
     def undo(
         self, intervals: Sequence[Interval], then: Callable[[], object], why: Reason, *, partial: bool = False
     ) -> Reverted:
-        """Undo file changes of cells atomically, except paths that others changed later.
+        """Undo file changes of cells (oldest first) atomically, except paths that others changed later.
 
-        Args:
-            intervals: The cells' changes, oldest first.
-            then: As for `restore`.
-            why: As for `restore`.
-            partial: Whether to leave unrestorable paths unchanged.
+        With `partial`, unrestorable paths are left unchanged. The other arguments are as for `restore`.
 
         Raises:
             SnapshotError: The undo failed. Nothing was changed, unless the message says otherwise.
@@ -271,13 +267,7 @@ class Snapshots:
         return Reverted.of(*self._carry_out(plan, then, why))
 
     def redo(self, back: Interval, entry: Entry, then: Callable[[], object], why: Reason) -> Reverted:
-        """Revert an undo, except paths that others changed later.
-
-        Args:
-            back: The affected parts of the workspace before and after the undo.
-            entry: The trash entry of the files that it replaced.
-            then: As for `restore`.
-            why: As for `restore`.
+        """Revert an undo, except paths that others changed later. For the arguments, see `plan_redo` and `restore`.
 
         Raises:
             SnapshotError: The redo failed. Nothing was changed, unless the message says otherwise.
@@ -319,11 +309,7 @@ class Snapshots:
     def unpack(self, files: Entry, then: Callable[[], object], why: Reason, until: int) -> None:
         """Move the files of an archive to the workspace. What they replace is moved to the trash.
 
-        Args:
-            files: The files.
-            then: As for `restore`.
-            why: As for `restore`.
-            until: As for `Journal.write`.
+        For `until`, see `Journal.write`. The other arguments are as for `restore`.
 
         Raises:
             SnapshotError: A file cannot be moved. Nothing was changed, unless the message says otherwise.

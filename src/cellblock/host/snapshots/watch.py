@@ -17,7 +17,7 @@ import struct
 import termios
 import threading
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from cellblock.host.snapshots.entries import Entry, Folder
 
@@ -57,20 +57,6 @@ class LostError(Exception):
 
 class UnwatchableError(LostError):
     """This path can never be watched."""
-
-
-class Event(NamedTuple):
-    """An inotify event.
-
-    Attributes:
-        number: The number of the watch.
-        mask: The kind of event.
-        name: The name in the watched folder; empty for the watched object itself.
-    """
-
-    number: int
-    mask: int
-    name: str
 
 
 class Inotify:
@@ -132,8 +118,11 @@ class Inotify:
         """Remove a watch. Linux may have removed it already."""
         self._libc.inotify_rm_watch(self._fd, number)
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Iterator[tuple[int, int, str]]:
         """Yield the events since the last call.
+
+        Yields:
+            The number of the watch, the kind, and the name in the watched folder; empty for the watched object itself.
 
         Raises:
             LostError: The queue overflowed and events were lost.
@@ -151,7 +140,7 @@ class Inotify:
                 at += _EVENT.size
                 if mask & OVERFLOW:
                     raise LostError("the system's queue of changes overflowed (fs.inotify.max_queued_events)")
-                yield Event(number, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")) if length else "")
+                yield number, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")) if length else ""
                 at += length
         raise LostError("changes arrive faster than they can be read")
 

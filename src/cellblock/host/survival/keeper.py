@@ -155,33 +155,15 @@ class Keeper(Places):
         self.places = places
 
     def session(self, parts: SessionParts, label: str, remains: SessionRemains | None) -> SessionKeeper:
-        """Return the keeper of a session.
-
-        Args:
-            parts: Its parts.
-            label: Its label for the program of a later host.
-            remains: Its remains from an earlier host.
-        """
+        """Return the keeper of a session. `label` is for the program of a later host, `remains` are from an earlier one."""
         return SessionKeeper(parts)
 
     def fork_server(self, boot: Boot, numbers: Iterator[int]) -> ForkServer:
-        """Create a fork server.
-
-        Args:
-            boot: How it starts its processes.
-            numbers: Unused numbers.
-        """
+        """Create a fork server. `numbers` are unused ones."""
         return ForkServer(boot)
 
     def kernel_made(self, number: int, wanted: KernelSpec, family: Family, ends: Ends) -> Recording:
-        """Preserve a new kernel, if its session is preserved, and return its recorder.
-
-        Args:
-            number: Its number.
-            wanted: Its specification.
-            family: The kernels that share its init.
-            ends: Its connections.
-        """
+        """Preserve a new kernel, if its session is preserved, and return its recorder."""
         from cellblock.host.kernels.channel import NO_RECORDING  # loads what a kernel needs
 
         return NO_RECORDING
@@ -192,7 +174,7 @@ class Keeper(Places):
         Args:
             session: The session's number; None if it ends with this process.
             first: The number of the first kernel of the init that opened it.
-            name: Its name.
+            name: The listener's name.
             listener: The listener.
         """
         return lambda: None

@@ -210,7 +210,7 @@ class Tape:
                 self._sizes[CHANNEL] += self._aux.move(source, self.number, self._files[CHANNEL], self._sizes[CHANNEL], size)
             except ConnectionError:
                 return b""
-        return self._read(CHANNEL, size)
+        return self.again(CHANNEL, size)
 
     def read_pipe(self, stream: int, source: int, size: int) -> bytes | None:
         """Read from a pipe; None without data, b"" at its end."""
@@ -223,12 +223,13 @@ class Tape:
                     return None
             else:
                 self._sizes[stream] += moved
-        data = self._read(stream, size)
+        data = self.again(stream, size)
         if data:
             self.append(Kind.PIECE, _PIECE.pack(stream, len(data)))
         return data
 
-    def _read(self, stream: int, size: int) -> bytes:
+    def again(self, stream: int, size: int) -> bytes:
+        """Read bytes of a stream from the journal only."""
         data = os.pread(self._files[stream], min(size, self.unused(stream)), self._used[stream])
         self._used[stream] += len(data)
         return data
@@ -289,12 +290,9 @@ class Tape:
         return self._end - len(content)
 
     def base(self, offsets: tuple[int, int, int], content: bytes, *, more: bool = False) -> None:
-        """Write the whole state. Drop earlier records if there are many.
+        """Write the whole state (`Base`). Drop earlier records if there are many.
 
-        Args:
-            offsets: As for `Base`.
-            content: As for `Base`.
-            more: Whether another record follows at once, to be written together.
+        With `more`, another record follows at once, and both are written together.
 
         Raises:
             OSError: There is no room. The last base stays valid.
@@ -378,10 +376,6 @@ class Tape:
                 return
             yield Record(Kind(kind), messages, content, place + start + _RECORD.size)
             start += _RECORD.size + size
-
-    def again(self, stream: int, count: int) -> bytes:
-        """Read bytes of a stream from the journal only."""
-        return self._read(stream, count)
 
     @property
     def used(self) -> tuple[int, int, int]:
