@@ -129,11 +129,7 @@ class AutomaticCheckpoints(CellObserver, KernelObserver):
         return self._reasons.get(state, _ENDED if state == self._last else "")
 
     async def after_cell(self, state: int) -> str:
-        """Return why the last cell cannot be undone; empty if it can, or if that was known before it began.
-
-        Args:
-            state: The state in which the cell began.
-        """
+        """Return why the last cell cannot be undone; empty if it can, or if that was known before it began in this state."""
         if self._base is not None and not self._base.alive:
             return "the process with the checkpoint before it was killed while the cell ran, or memory was short"
         if self._before is None:
@@ -480,12 +476,7 @@ class Crashes:
         self.lost = 0
 
     def last_state(self, dead: Kernel, failed: Container[int] = ()) -> Checkpoint | None:
-        """Return the last state of a dead kernel from which the session can continue, if any.
-
-        Args:
-            dead: The kernel.
-            failed: States from which no kernel could be created.
-        """
+        """Return the last state of a dead kernel from which the session can continue, except failed ones; None without one."""
         states = self._states
         line = {cell.number for cell in states.past.line}
         kept = [one for one in states.all() if one.moment.copy.family is dead.family and one.moment.state not in self._deadly]

@@ -49,13 +49,7 @@ class BranchDirectory(SessionPlace):
     """
 
     def __init__(self, root: str, number: str, places: Places = NO_PLACES) -> None:
-        """Set the paths without creating anything.
-
-        Args:
-            root: The workspace.
-            number: The unique part of the names.
-            places: As for `SessionPlace`.
-        """
+        """Set the paths without creating anything. `number` is the unique part of the names."""
         super().__init__(str(_records() / number), places)
         self.root = root
         self.number = number
@@ -70,9 +64,6 @@ class BranchDirectory(SessionPlace):
 
     def enter(self, places: Places) -> None:
         """Add a session to the directory. The first one creates it.
-
-        Args:
-            places: As for `SessionPlace`.
 
         Raises:
             CheckpointError: The directory was removed.

@@ -247,13 +247,9 @@ class Beginning(NamedTuple):
 
 
 def check_same_sandbox(theirs: KernelSpec, ours: KernelSpec) -> None:
-    """Check that kernels of one session can serve another.
+    """Check that kernels of a checkpoint's session (`theirs`) can serve another session (`ours`).
 
     A kernel stays in the sandbox in which it started, even if its new session has other options.
-
-    Args:
-        theirs: The kernel specification of the checkpoint's session.
-        ours: The kernel specification of the other session.
 
     Raises:
         CheckpointError: The sandboxes differ. The message says how.
@@ -378,10 +374,7 @@ class Resuming:
 
 @asynccontextmanager
 async def stopped(kernel: Kernel | None) -> AsyncIterator[None]:
-    """Stop all processes of a session during a restore, because they could write to its files.
-
-    Args:
-        kernel: The session's kernel, possibly dead; None without a kernel or files to restore.
+    """Stop all processes of a session with a live kernel during a restore, because they could write to its files.
 
     Raises:
         CheckpointError: A process cannot be stopped.

@@ -208,11 +208,9 @@ class Checkpoints(CheckpointList):
     # -- of an earlier host --------------------------------------------------------------------------------------------
 
     def recall(self, state: SessionState, copies: Mapping[str, Copy]) -> None:
-        """Continue with an earlier host's state. Checkpoints whose copies have ended remain in it, without files.
+        """Continue with an earlier host's state, which has this host's snapshots. Copies are by the checkpoints' ids.
 
-        Args:
-            state: The state, with this host's snapshots.
-            copies: The copies by the checkpoints' ids.
+        Checkpoints whose copies have ended remain in the state, without files.
         """
         self.cells.past = state
         self.automatic.take_past()
@@ -405,12 +403,7 @@ class Checkpoints(CheckpointList):
         redo.undid.pairs.clear(0)
 
     def keep_redo(self, redo: Redo, reverted: Reverted | None) -> None:
-        """Keep what was set aside, after a successful undo.
-
-        Args:
-            redo: What was set aside.
-            reverted: What was done to files, if anything.
-        """
+        """Keep what was set aside after a successful undo, with what was done to files."""
         ids = tuple(one.id for one in redo.checkpoints if one.id in self.past.checkpoints)
         if redo.checkpoints[-1].id not in ids:  # it was dropped meanwhile
             redo.drop()

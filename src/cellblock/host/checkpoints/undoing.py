@@ -143,13 +143,9 @@ async def finish_redo(states: Checkpoints, checkpoint: Checkpoint, since: int) -
 
 
 async def _find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *, partial: bool) -> Way:
-    """Plan an undo of exactly the last cells.
+    """Plan an undo of exactly the last cells of a line.
 
-    Args:
-        states: The session's checkpoints.
-        line: The cells that led to the current state.
-        count: Number of cells to undo.
-        partial: Whether to allow an earlier checkpoint, or unchanged files.
+    With `partial`, the plan may restore an earlier checkpoint, or leave files unchanged.
 
     Raises:
         CheckpointError: The undo is impossible.
@@ -181,12 +177,9 @@ async def _find_way(states: Checkpoints, line: Sequence[Numbered], count: int, *
 async def _intervals_of(
     states: Checkpoints, pairs: Sequence[Pair] | None, missed: str = ""
 ) -> tuple[list[Interval] | None, str]:
-    """Return the file changes of some state changes, or why they are unknown.
+    """Return the file changes of some state changes (oldest first; None if unknown), or why they are unknown.
 
-    Args:
-        states: The session's checkpoints.
-        pairs: The state changes, oldest first; None if unknown.
-        missed: Why the previous snapshot failed, if known.
+    `missed` says why the previous snapshot failed, if known.
 
     Raises:
         SnapshotError: The files cannot be read.
@@ -275,12 +268,7 @@ def _why_none(states: Checkpoints, line: Sequence[Numbered], count: int) -> str:
 
 
 def _counts(counts: Sequence[int], every: int) -> str:
-    """Format numbers of cells, as in ``the last 1 to 3 cells, or all 8``.
-
-    Args:
-        counts: The numbers, in order.
-        every: The number of all cells.
-    """
+    """Format ordered numbers of cells, of which there are `every`, as in ``the last 1 to 3 cells, or all 8``."""
     some = [count for count in counts if count != every]
     last = 0
     while last < len(some) and some[last] == last + 1:

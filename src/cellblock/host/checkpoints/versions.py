@@ -69,12 +69,7 @@ async def _present(files: Files, path: str) -> FileVersion | None:
 
 
 def version_in(store: Store, snapshot: Snapshot, parts: Sequence[str]) -> FileVersion | None:
-    """Return a path's version in a snapshot; None if it did not exist.
-
-    Args:
-        store: The snapshot's store.
-        snapshot: The snapshot.
-        parts: The components of the path.
+    """Return the version of a path, given by its components, in a snapshot; None if it did not exist.
 
     Raises:
         SnapshotError: The snapshot was dropped.
@@ -113,12 +108,7 @@ def _version(store: Store, file: File) -> FileVersion:
 
 
 def version_of(size: int, data: bytes) -> FileVersion:
-    """Return a file as a version, with its text if it is a text file.
-
-    Args:
-        size: Its size in bytes.
-        data: Its content, if it is small enough for a text.
-    """
+    """Return a file as a version, with its text if it is a text file. A large file needs no data."""
     if size > MAX_FILE_TEXT:
         return FileVersion(size, why=f"it has more than {MAX_FILE_TEXT >> 10} KiB")
     try:

@@ -337,11 +337,7 @@ class CheckpointFiles:
         return await self._look(lambda snapshots: snapshots.now(wanted))
 
     async def looks_undoable(self, before: Snapshot, spans: Spans) -> str:
-        """Return why the last cell cannot be undone, by a quick check; empty if it can.
-
-        Args:
-            before: The files before the cell.
-            spans: When the cell ran.
+        """Return why the last cell cannot be undone, by a quick check of the files before it; empty if it can.
 
         Raises:
             SnapshotError: The files cannot be read.
@@ -377,8 +373,7 @@ class CheckpointFiles:
     async def recover(self, kernel: int | None) -> None:
         """Finish a killed program's restore, or roll it back, before the session starts, and remove its leftovers.
 
-        Args:
-            kernel: The number of the session's kernel, if an earlier process left it.
+        `kernel` is the number of the session's kernel, if an earlier process left it.
         """
         run_aside(partial(remove_unclaimed, str(self._workspace)), "cellblock-removal")
         if not Snapshots.is_pending(self._workspace, _journals()):
@@ -464,11 +459,8 @@ class CheckpointFiles:
 def make_store(*, lasting: bool) -> Store:
     """Create a store for one host's snapshots, and remove the stores of killed hosts.
 
-    It is separate from the host's other directories, so that a session with a permissive policy cannot read another session's
+    The next host can continue a lasting store. It is separate from the host's other directories, so that a session with a permissive policy cannot read another session's
     files.
-
-    Args:
-        lasting: Whether the next host may take it over.
 
     Raises:
         SnapshotError: The store cannot be created.

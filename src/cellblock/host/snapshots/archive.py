@@ -22,11 +22,7 @@ _PIECE = 1024 * 1024
 def pack(store: Store, snapshot: Snapshot, left_out: list[tuple[str, str]], *, links: bool = False) -> Iterator[bytes]:
     """Yield a snapshot as pieces of an uncompressed tar stream. Do not drop the snapshot meanwhile.
 
-    Args:
-        store: The snapshot's store.
-        snapshot: The snapshot.
-        left_out: Collects excluded paths with reasons: links, and files without content.
-        links: Whether the stream contains links.
+    `left_out` collects excluded paths with reasons: files without content, and links unless the stream contains them.
 
     Raises:
         OSError: A file cannot be read.
@@ -74,12 +70,7 @@ class Missing:
     """
 
     def __init__(self, archive: Iterator[bytes], directory: str) -> None:
-        """Store the arguments.
-
-        Args:
-            archive: The stream, from `pack` or `Files.tar`.
-            directory: The directory.
-        """
+        """Compare a stream, from `pack` or `Files.tar`, with a directory."""
         self._archive = archive
         self._directory = directory
         self.changed: list[str] = []

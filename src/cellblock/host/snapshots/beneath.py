@@ -86,11 +86,7 @@ def make_node(name: str, directory: int, mode: int) -> None:
 
 @contextmanager
 def open_parent(top: int, path: str) -> Iterator[tuple[int, str]]:
-    """Open a path's parent folder for the duration of the context.
-
-    Args:
-        top: The folder where the path starts.
-        path: The path.
+    """Open the parent folder of a path that starts in another folder, for the duration of the context.
 
     Yields:
         The folder, and the last path component.
@@ -152,13 +148,7 @@ def status(name: str, directory: int) -> os.stat_result | None:
 
 
 def rename_to_free_name(directory: int, name: str, parent: int, to: str) -> None:
-    """Move something to a free name.
-
-    Args:
-        directory: Its open folder.
-        name: Its name in that folder.
-        parent: The open target folder.
-        to: The new name.
+    """Move something from an open folder to a free name in another.
 
     Raises:
         FileExistsError: The name is taken.

@@ -110,11 +110,7 @@ class Entries(Mapping[str, "Entry"]):
     __slots__ = ("parts", "special")
 
     def __init__(self, entries: dict[str, Entry]) -> None:
-        """Build the mapping.
-
-        Args:
-            entries: The entries, which must not be modified later.
-        """
+        """Build the mapping from entries that are not modified later."""
         self.special = frozenset(name for name, entry in entries.items() if _is_special(entry))
         number = len(entries) // _PART
         if number <= 1:

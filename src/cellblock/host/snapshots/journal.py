@@ -30,12 +30,7 @@ class Journal:
     """
 
     def __init__(self, directory: Path, workspace: Path) -> None:
-        """Set the paths without creating anything.
-
-        Args:
-            directory: The directory of all journals.
-            workspace: The workspace, absolute and without links.
-        """
+        """Set the paths without creating anything. The workspace is absolute and without links."""
         self._directory = directory
         self._workspace = str(workspace)
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]

@@ -50,11 +50,7 @@ class Plan:
     """
 
     def __init__(self, now: Folder, target: Folder) -> None:
-        """Compute the plan.
-
-        Args:
-            now: The current files.
-            target: The wanted files. Paths excluded by name are unchanged.
+        """Compute the plan. Paths that the target excludes by name are unchanged.
 
         Raises:
             SnapshotError: An excluded path is in the way.

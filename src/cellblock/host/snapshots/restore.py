@@ -65,12 +65,7 @@ class Rescued:
         self.files: dict[str, str] = {}
 
     def add(self, staging: str, old: Sequence[Step]) -> None:
-        """Save a staging folder that contains only files that could not be moved.
-
-        Args:
-            staging: Its name.
-            old: The steps that moved the files there.
-        """
+        """Save a staging folder that contains only files that could not be moved, with the steps that moved them there."""
         name = staging.replace(REPLACED, _RESCUED, 1)
         try:
             os.rename(staging, name, src_dir_fd=self._top, dst_dir_fd=self._top)
@@ -144,10 +139,7 @@ def restore(
 def recover(top: int, journal: Journal, kernel: int | None = None) -> bool:
     """Finish the restore of a killed process, or roll it back. Later changes are kept.
 
-    Args:
-        top: The open workspace.
-        journal: The locked journal.
-        kernel: The number of the kernel of the session that began the restore, if it is known.
+    `kernel` is the number of the kernel of the session that began the restore, if it is known.
 
     Returns:
         Whether there was a restore to finish.
@@ -309,14 +301,9 @@ def _identity(info: os.stat_result) -> tuple[int, ...]:
 
 
 def _apply(top: int, staging: int, steps: Sequence[Step], then: Callable[[], object], left: list[Step]) -> None:
-    """Do the steps, or undo those that were done.
+    """Do the steps and call `then`, or undo the steps that were done.
 
-    Args:
-        top: The open workspace.
-        staging: The staging folder.
-        steps: The steps.
-        then: Called at the end.
-        left: Collects the steps whose removed files could not be restored.
+    `left` collects the steps whose removed files could not be restored.
     """
     done = 0
     try:
@@ -416,14 +403,8 @@ def _finish(
 ) -> None:
     """Move removed files to the trash, then remove the staging folder, then the journal. The restore counts as done anyway.
 
-    Args:
-        top: The open workspace.
-        name: The name of the staging folder.
-        staging: The folder.
-        journal: The locked journal.
-        left: Steps that moved something away.
-        rescued: Takes what the trash does not.
-        entry: The trash entry; None if an older version began the restore.
+    `left` are the steps that moved something away. `rescued` takes what the trash does not. Without a trash entry, an older
+    version began the restore.
     """
     try:
         if entry is not None:

@@ -282,12 +282,9 @@ class Snapshots:
         return Reverted.of(*self._carry_out(plan, then, why, entry))
 
     def put_back(self, entry: Entry, path: str, why: Reason) -> Changes:
-        """Restore something from the trash to its original path. What it replaces is moved to the trash.
+        """Restore something from the trash to its original path, or everything if the path is empty.
 
-        Args:
-            entry: The entry.
-            path: The path; empty for everything.
-            why: As for `restore`.
+        What it replaces is moved to the trash. For `why`, see `restore`.
 
         Raises:
             SnapshotError: The restore failed. Nothing was changed, unless the message says otherwise.
@@ -374,11 +371,7 @@ class Snapshots:
         )
 
     def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
-        """Return the differences between two snapshots.
-
-        Args:
-            before: The earlier one.
-            after: The later one; None for the current workspace.
+        """Return the differences from a snapshot to a later one, or to the current workspace.
 
         Raises:
             SnapshotError: A snapshot was dropped, or the workspace cannot be read.

@@ -76,9 +76,7 @@ class Store:
     def make(cls, directory: Path, *, lasting: bool = False) -> Self:
         """Create a store in a directory, and remove stores of killed processes that no custodian holds.
 
-        Args:
-            directory: The directory.
-            lasting: Whether another process may take the store over.
+        Another process can take over a lasting store.
 
         Raises:
             SnapshotError: The store cannot be created.
@@ -93,12 +91,7 @@ class Store:
 
     @classmethod
     def take_over(cls, directory: Path, held: int, described: Sequence[Description]) -> tuple[Self, list[Snapshot | None]]:
-        """Continue with a killed process's store. Content that no snapshot needs is removed.
-
-        Args:
-            directory: Path.
-            held: Its descriptor; the store takes ownership.
-            described: Its snapshots.
+        """Continue with a killed process's store, whose descriptor it owns. Content that no snapshot needs is removed.
 
         Returns:
             The store, and each snapshot; None for an incomplete one.

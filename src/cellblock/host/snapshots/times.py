@@ -40,13 +40,7 @@ def is_within(last: int, spans: Spans) -> bool:
 def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | None:
     """Return a workspace path last changed within these time intervals, or None.
 
-    A removal shows in the time of its folder.
-
-    Args:
-        top: The open workspace.
-        spans: The intervals.
-        ignored: Ignored names.
-        most: Maximum number of files and folders to examine.
+    A removal shows in the time of its folder. `most` is the maximum number of files and folders to examine.
 
     Returns:
         The path; ``.`` for the workspace itself, or if there are too many entries.
@@ -86,13 +80,7 @@ def first_changed(top: int, spans: Spans, ignored: Ignored, most: int) -> str | 
 
 
 def first_unkept_changed(top: int, before: Folder, spans: Spans) -> str | None:
-    """Return a changed file of a snapshot whose content was not stored, or None.
-
-    Args:
-        top: The open workspace.
-        before: The content of the snapshot.
-        spans: When cells have changed files since.
-    """
+    """Return a file of a snapshot that cells have changed since, and whose content was not stored, or None."""
     for path, entry in unkept(before):
         info = _status(top, path)
         if is_within(_lowest_above(top, path) if info is None else info.st_ctime_ns, spans):
@@ -110,13 +98,7 @@ def _hides_changes(file: File, info: os.stat_result) -> bool:
 def changed_left_out(top: int, path: str, entry: LeftOut, spans: Spans, few: Iterator[int] | None = None) -> str | None:
     """Return the first changed path in an entry that snapshots exclude but the session can write, or None.
 
-    Args:
-        top: The open workspace.
-        path: The entry's path.
-        entry: The entry in a snapshot.
-        spans: When cells ran.
-        few: Maximum number of entries to examine, nearest to the top first, where git and package managers leave traces; None
-            for all.
+    `few` limits the entries to examine to those nearest to the top, where git and package managers leave traces.
 
     Returns:
         The changed path, which is the entry or inside it.
@@ -159,10 +141,7 @@ def _is_special(info: os.stat_result) -> bool:
 def _everything(top: int, path: str, few: Iterator[int] | None = None) -> Iterator[tuple[str, int | None]]:
     """Yield a path and everything in it, with change times; None for what cannot be examined.
 
-    Args:
-        top: The open workspace.
-        path: The path.
-        few: Examine only this many entries, nearest to the top first.
+    `few` limits the number of entries to examine, nearest to the top first.
     """
     info = _status(top, path)
     yield path, None if info is None else info.st_ctime_ns

@@ -76,13 +76,7 @@ class Entry:
     """
 
     def __init__(self, directory: Path, number: str, about: dict[str, Any]) -> None:
-        """Name an entry without creating anything.
-
-        Args:
-            directory: The directory of the session's trash.
-            number: Its id.
-            about: Its description.
-        """
+        """Name an entry of a session's trash without creating anything."""
         self.id = number
         self.about = about
         self.taken: list[str] = []
@@ -100,12 +94,9 @@ class Entry:
         return cls(Path(directory), number, about)
 
     def take(self, folder: int, name: str, path: str) -> bool:
-        """Move something here. Return whether all of it was moved; the rest is unchanged.
+        """Move something from an open folder here. Return whether all of it was moved; the rest is unchanged.
 
-        Args:
-            folder: Its open folder.
-            name: Its name in that folder.
-            path: Its path in the workspace.
+        `path` is its path in the workspace.
         """
         try:
             with self._opened(make=True) as top:
@@ -246,12 +237,7 @@ class Trash:
     """The trash of one session: of all sessions with its label in its workspace, including entries of killed processes."""
 
     def __init__(self, workspace: str, label: str) -> None:
-        """Set the paths without creating anything.
-
-        Args:
-            workspace: The session's directory.
-            label: The session's name; may be empty.
-        """
+        """Set the paths without creating anything. The label may be empty."""
         key = hashlib.sha256(os.fsencode(f"{workspace}\0{label}")).hexdigest()[:32]
         self.directory = _root() / key
 

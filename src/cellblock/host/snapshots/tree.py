@@ -82,12 +82,7 @@ class Snapshot:
 
 
 def total(entries: Iterable[Entry], *, complete: bool = True) -> Totals:
-    """Return the totals of some entries.
-
-    Args:
-        entries: The entries.
-        complete: Whether these are all entries of a folder.
-    """
+    """Return the totals of some entries. `complete` says whether these are all entries of a folder."""
     count = files = size = unkept = left_out = cut = 0
     for entry in entries:
         count += 1
@@ -132,13 +127,7 @@ def status_of(entry: File | Link | Folder) -> bytes | None:
 
 
 def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
-    """Return whether two entries, at most one of them a folder, are the same.
-
-    Args:
-        one: One entry.
-        other: The other entry.
-        times: Whether to compare modification times.
-    """
+    """Return whether two entries, at most one of them a folder, are the same, with or without their modification times."""
     if one is other:
         return True
     if isinstance(one, File) and isinstance(other, File):
@@ -151,12 +140,7 @@ def same(one: Entry | None, other: Entry | None, *, times: bool = True) -> bool:
 
 
 def differences(before: Entry | None, after: Entry | None, path: str = "") -> Iterator[tuple[str, Entry | None, Entry | None]]:
-    """Yield the differences between two entries, except paths that one of them excludes.
-
-    Args:
-        before: The earlier state.
-        after: The later state.
-        path: Their path.
+    """Yield the differences from an entry to a later state, except paths that one of them excludes.
 
     Yields:
         The path (with a trailing slash for folders), the entry before, and the entry after.
@@ -200,10 +184,7 @@ def lasting(folder: Folder) -> Iterator[tuple[str, LeftOut]]:
 def _special(folder: Folder, path: str, count: Callable[[Totals], int]) -> Iterator[tuple[str, Entry]]:
     """Yield special entries in a folder and its subfolders (`Entries.special`), except folders, with their paths.
 
-    Args:
-        folder: The folder.
-        path: Its path.
-        count: Returns the number of wanted entries. A folder without any is not entered.
+    `count` returns the number of wanted entries. A folder without any is not entered.
     """
     if count(folder.totals) == 0:
         return

@@ -195,11 +195,7 @@ def _folder(mode: int, owner: tuple[int, int], entries: dict[str, Entry]) -> Fol
 
 
 def plan_undo(top: int, intervals: Sequence[Interval]) -> UndoPlan:
-    """Plan an undo.
-
-    Args:
-        top: The open workspace.
-        intervals: The cells' changes, oldest first.
+    """Plan an undo of the cells' changes, the oldest first, in an open workspace.
 
     Raises:
         SnapshotError: An external change is in the way of a path to restore.
@@ -358,12 +354,9 @@ def why_left_out(left_out: str, path: str) -> str:
 
 
 def plan_redo(top: int, back: Interval, entry: TrashEntry) -> UndoPlan:
-    """Plan a redo: what is unchanged since the undo gets its content from before.
+    """Plan a redo in an open workspace: what is unchanged since the undo gets its content from before.
 
-    Args:
-        top: The open workspace.
-        back: The affected parts of the workspace before and after the undo.
-        entry: The trash entry of the files that the undo replaced.
+    `back` are the affected parts before and after the undo. `entry` has the files that the undo replaced.
 
     Raises:
         SnapshotError: An external change is in the way of a path to restore.
@@ -388,10 +381,7 @@ def plan_redo(top: int, back: Interval, entry: TrashEntry) -> UndoPlan:
 def plan_restore(top: int, entry: TrashEntry, paths: Sequence[str]) -> UndoPlan:
     """Plan a restore of files and folders from the trash. What they replace is moved there.
 
-    Args:
-        top: The open workspace.
-        entry: The trash entry.
-        paths: The paths, each folder before its content.
+    Each folder precedes its content in the paths.
 
     Raises:
         SnapshotError: A folder is in the way of a file, or another entry in the way of a folder.

@@ -254,11 +254,7 @@ class Watch:
     """
 
     def __init__(self, top: int, expected: int) -> None:
-        """Start without watches.
-
-        Args:
-            top: The open workspace.
-            expected: The known number of files and folders.
+        """Start without watches of an open workspace. `expected` is the known number of files and folders.
 
         Raises:
             LostError: The workspace cannot be watched.
@@ -350,11 +346,7 @@ class Watch:
             raise LostError(f"a folder cannot be watched: {error}") from error
 
     def file(self, opened: int, path: str) -> bool:
-        """Watch a file, before it is examined. A file that can change without an event is in doubt.
-
-        Args:
-            opened: The file, open for reading only.
-            path: Its path.
+        """Watch a file, open for reading only, before it is examined. A file that can change without an event is in doubt.
 
         Returns:
             Whether it may be changing without a change of its times.

@@ -40,11 +40,7 @@ class Written:
     """The parts written in a store's directory. The store holds its lock for each call."""
 
     def __init__(self, directory: int) -> None:
-        """Start without parts.
-
-        Args:
-            directory: The open directory of the store. Only processes of this user write there.
-        """
+        """Start without parts in a store's open directory, where only processes of this user write."""
         self._directory = directory
         self._numbers = itertools.count(1)
         self._known: dict[int, int] = {}

@@ -119,11 +119,7 @@ class SessionKeeper:
         """Start to preserve a new session."""
 
     async def go_on(self, on_input: OnInput | None) -> None:
-        """Continue what an earlier host left of the session, if anything.
-
-        Args:
-            on_input: Answers `input()` of a cell that had a handler.
-        """
+        """Continue what an earlier host left of the session, if anything. `on_input` is for a cell that had a handler."""
 
     async def recover_left(self) -> Kernel | None:
         """Create the first kernel from the last state of an earlier host, or None."""
@@ -171,11 +167,7 @@ class Keeper(Places):
     def listener_taken(self, session: int | None, first: int, name: str, listener: socket.socket) -> Callable[[], None]:
         """Preserve a listener of a session, if the session is preserved. Return a function that stops it.
 
-        Args:
-            session: The session's number; None if it ends with this process.
-            first: The number of the first kernel of the init that opened it.
-            name: The listener's name.
-            listener: The listener.
+        The session is None if it ends with this process. `first` is the number of the first kernel of the init that opened it.
         """
         return lambda: None
 

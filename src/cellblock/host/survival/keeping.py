@@ -62,11 +62,7 @@ class Keeping(Keeper):
     lasting = True
 
     def __init__(self, custodian: Custodian, prefix: str) -> None:
-        """Read what the previous host left.
-
-        Args:
-            custodian: The custodian.
-            prefix: The path prefix of places, for the first host.
+        """Read what the previous host left. The first host's places have this path prefix.
 
         Raises:
             CustodianError: The held data comes from another version of cellblock.

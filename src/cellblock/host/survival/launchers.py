@@ -26,14 +26,7 @@ class FormerZygote:
     alive = False
 
     def __init__(self, control: socket.socket, stderr: int, process: Process, on_closed: Callable[[], object]) -> None:
-        """Take over a zygote.
-
-        Args:
-            control: The connection to it.
-            stderr: The reading end of its standard error.
-            process: Its process.
-            on_closed: Called when it has ended.
-        """
+        """Take over a zygote: its connection, the reading end of its standard error, and its process."""
         self._control = control
         self._stderr = stderr
         self._said = Tail()

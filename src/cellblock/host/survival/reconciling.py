@@ -75,11 +75,9 @@ class Steps(NamedTuple):
 
 
 def kernel_to_continue(state: SessionState | None, kernels: Sequence[LeftKernel]) -> tuple[int, bool]:
-    """Choose the kernel that continues. The others end: one was about to replace another.
+    """Choose the kernel that continues, from a session's kernels, oldest first.
 
-    Args:
-        state: The session's state, if it is known.
-        kernels: The session's kernels, oldest first.
+    The others end: one was about to replace another.
 
     Returns:
         Its number, or 0; and `World.unrecorded`.

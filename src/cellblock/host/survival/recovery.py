@@ -18,12 +18,9 @@ _TURN = 0.005  # seconds of one event loop turn for replayed messages
 
 
 async def recover(kernel: Kernel, recording: TapeRecording, on_input: OnInput | None) -> Cell | None:
-    """Continue a kernel as if it had always been this host's.
+    """Continue a kernel, which is not listened to yet, as if it had always been this host's.
 
-    Args:
-        kernel: The kernel, which is not listened to yet.
-        recording: Its recorder.
-        on_input: Answers `input()` of a cell that had a handler.
+    `on_input` answers `input()` of a cell that had a handler.
 
     Returns:
         The last cell, running or ended; None if there was none.

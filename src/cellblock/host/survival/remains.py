@@ -163,8 +163,7 @@ class SessionRemains:
     def take_listeners(self, listeners: Mapping[tuple[int, str], socket.socket]) -> list[tuple[int, str]]:
         """Give its kernel the listeners that its init has opened. Close and return the others.
 
-        Args:
-            listeners: The session's listeners by the number of the first kernel of the init, and the name.
+        Listeners are named by the number of the first kernel of the init, and by their name.
         """
         others = []
         for (first, name), listener in listeners.items():

@@ -118,13 +118,7 @@ class KeptSession(SessionKeeper):
         return reconcile(self._state, World(copies, *at, unrecorded, self._checkpoints.automatic.wanted))
 
     def _take_kernel(self, kernel: Kernel, cell: Cell | None, *, unrecorded: bool) -> None:
-        """Record what an earlier host's kernel shows, and continue its last cell.
-
-        Args:
-            kernel: The kernel.
-            cell: Its running or last cell.
-            unrecorded: As for `World`.
-        """
+        """Record what an earlier host's kernel shows, and continue its running or last cell. For `unrecorded`, see `World`."""
         going = self._state.going
         for event in self._steps(unrecorded=unrecorded).events:
             if isinstance(event, Renewed):

@@ -66,11 +66,9 @@ class StateLog(StateWriter):
         return cls(fd)
 
     def follow(self, state: SessionState, describe: Callable[[Snapshot], Description | None]) -> None:
-        """Write all later events of a state.
+        """Write all later events of a state, and first the state itself, unless it was read from this log.
 
-        Args:
-            state: The state. Unless it was read from this log, it is written first.
-            describe: Describes its snapshots for the next host (`Store.describe`).
+        `describe` describes its snapshots for the next host (`Store.describe`).
         """
         self._state, self._describe = state, describe
         state.log = self

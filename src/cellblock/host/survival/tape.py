@@ -92,14 +92,9 @@ class Aux:
         return self._owner[0] if pending(self._reader) else None
 
     def move(self, source: int, number: int, tape: int, size: int, most: int) -> int:
-        """Move available bytes of a socket to the end of a file.
+        """Move available bytes of a socket to the end of a file, of which the size is given.
 
-        Args:
-            source: The socket.
-            number: The journal that owns the file.
-            tape: The file.
-            size: Its size.
-            most: Maximum number of bytes.
+        `number` is the number of the journal that owns the file, and `most` the maximum number of bytes.
 
         Returns:
             The number of bytes; 0 at the end of the socket.
