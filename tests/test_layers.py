@@ -200,7 +200,6 @@ TESTED_IN: dict[str, str] = {
     "launch/init/blocking": "host/test_placeholders.py",
     "walls/sandbox/mounts": "escape/test_files.py",
     "walls/linux/targets": "escape/test_files.py",
-    "host/checkpoints/versions": "host/snapshots/test_versions.py",
     "host/survival/launchers": "host/survival/test_keeping.py",
     "host/survival/remains": "host/survival/test_keeping.py",
     "launch/init/seats": "host/checkpoints/test_checkpoints.py",

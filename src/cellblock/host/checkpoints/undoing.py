@@ -268,7 +268,7 @@ def _why_none(states: Checkpoints, line: Sequence[Numbered], count: int) -> str:
 
 
 def _counts(counts: Sequence[int], every: int) -> str:
-    """Format ordered numbers of cells, of which there are `every`, as in ``the last 1 to 3 cells, or all 8``."""
+    """Format ordered numbers of cells, as in ``the last 1 to 3 cells, or all 8``. `every` is the number of all cells."""
     some = [count for count in counts if count != every]
     last = 0
     while last < len(some) and some[last] == last + 1:

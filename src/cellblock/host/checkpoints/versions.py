@@ -45,10 +45,10 @@ async def file_versions(
 
 
 async def _kept(checkpoints: Checkpoints, checkpoint: Checkpoint, parts: tuple[str, ...]) -> FileVersion | None:
-    if checkpoint.snapshot is None:
+    if (snapshot := checkpoint.snapshot) is None:
         why = checkpoint.without_files or "it was made without files: checkpoint(files='copy') includes them"
         raise CheckpointError(f"the checkpoint {checkpoint.name or checkpoint.id} holds no files: {why}")
-    return await checkpoints.files.version(checkpoint.snapshot, parts)
+    return await checkpoints.files.with_store(lambda store: version_in(store, snapshot, parts))
 
 
 async def _present(files: Files, path: str) -> FileVersion | None:

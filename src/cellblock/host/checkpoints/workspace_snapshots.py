@@ -20,7 +20,6 @@ from cellblock.common.open_flags import LIST
 from cellblock.common.tasks import despite_cancellation
 from cellblock.common.threads import run_aside
 from cellblock.errors import SnapshotError
-from cellblock.host.checkpoints.versions import version_in
 from cellblock.host.closing import in_thread
 from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
@@ -35,7 +34,7 @@ from cellblock.host.snapshots.trash import Entry, Reason, Trash, Unpacked, purge
 from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
 from cellblock.host.snapshots.written import Description
-from cellblock.model.checkpoints import FileVersion, TrashEntry
+from cellblock.model.checkpoints import TrashEntry
 from cellblock.walls.sandbox.paths import is_inside
 
 _log = logging.getLogger("cellblock.sessions")
@@ -361,14 +360,10 @@ class CheckpointFiles:
         """
         return await self._look(lambda snapshots: snapshots.diff(before, after))
 
-    async def version(self, snapshot: Snapshot, parts: Sequence[str]) -> FileVersion | None:
-        """Return a path's version in a snapshot; None if it did not exist.
-
-        Raises:
-            SnapshotError: The snapshot was dropped.
-        """
+    async def with_store(self, work: Callable[[Store], T]) -> T:
+        """Run something with the host's snapshot store in a thread."""
         store = self._make_store()
-        return await _owned(lambda: version_in(store, snapshot, parts), _forget)
+        return await _owned(lambda: work(store), _forget)
 
     async def recover(self, kernel: int | None) -> None:
         """Finish a killed program's restore, or roll it back, before the session starts, and remove its leftovers.
@@ -423,8 +418,7 @@ class CheckpointFiles:
 
     async def _look(self, work: Callable[[Snapshots], T]) -> T:
         """Run something with the snapshots in a thread."""
-        store = self._make_store()
-        return await _owned(lambda: work(self._snapshots(store)), _forget)
+        return await self.with_store(lambda store: work(self._snapshots(store)))
 
     def _snapshots(self, store: Store) -> Snapshots:
         with self._lock:
@@ -459,8 +453,8 @@ class CheckpointFiles:
 def make_store(*, lasting: bool) -> Store:
     """Create a store for one host's snapshots, and remove the stores of killed hosts.
 
-    The next host can continue a lasting store. It is separate from the host's other directories, so that a session with a permissive policy cannot read another session's
-    files.
+    It is separate from the host's other directories, so that a session with a permissive policy cannot read another session's
+    files. The next host can continue a lasting store.
 
     Raises:
         SnapshotError: The store cannot be created.

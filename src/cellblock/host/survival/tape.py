@@ -92,7 +92,7 @@ class Aux:
         return self._owner[0] if pending(self._reader) else None
 
     def move(self, source: int, number: int, tape: int, size: int, most: int) -> int:
-        """Move available bytes of a socket to the end of a file, of which the size is given.
+        """Move available bytes of a socket to the end of a file with a known size.
 
         `number` is the number of the journal that owns the file, and `most` the maximum number of bytes.
 
