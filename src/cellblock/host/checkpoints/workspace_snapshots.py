@@ -59,6 +59,8 @@ class _NotLoadedError(SnapshotError):
 class CheckpointFiles:
     """Snapshots and restores the session's directory, for `Checkpoints`.
 
+    Methods raise `SnapshotError` if the files cannot be read.
+
     Attributes:
         own: Whether the program gave the session its own directory.
         too_many: Why automatic snapshots stopped: a directory that is not the session's own has too many files.
@@ -309,11 +311,7 @@ class CheckpointFiles:
         return os.access(self._workspace, os.W_OK | os.X_OK)
 
     async def changed_within(self, spans: Spans) -> str:
-        """Return, for a message, the files changed within some time intervals; empty if none.
-
-        Raises:
-            SnapshotError: The files cannot be read.
-        """
+        """Return, for a message, the files changed within some time intervals; empty if none."""
         path = await self._look(lambda snapshots: snapshots.first_changed(spans))
         if path is None:
             return ""
@@ -328,19 +326,11 @@ class CheckpointFiles:
         return await self._look(lambda snapshots: snapshots.why_not_undoable(intervals))
 
     async def now(self, wanted: Snapshot) -> Folder:
-        """Return the current files, as far as a comparison with a snapshot needs them.
-
-        Raises:
-            SnapshotError: The files cannot be read.
-        """
+        """Return the current files, as far as a comparison with a snapshot needs them."""
         return await self._look(lambda snapshots: snapshots.now(wanted))
 
     async def looks_undoable(self, before: Snapshot, spans: Spans) -> str:
-        """Return why the last cell cannot be undone, by a quick check of the files before it; empty if it can.
-
-        Raises:
-            SnapshotError: The files cannot be read.
-        """
+        """Return why the last cell cannot be undone, by a quick check of the files before it; empty if it can."""
         if not before.unkept and not before.root.totals.left_out:
             return ""
 
@@ -353,11 +343,7 @@ class CheckpointFiles:
         return await self._look(look)
 
     async def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
-        """Return the changes from a snapshot to another one or to now.
-
-        Raises:
-            SnapshotError: The files cannot be read.
-        """
+        """Return the changes from a snapshot to another one or to now."""
         return await self._look(lambda snapshots: snapshots.diff(before, after))
 
     async def with_store(self, work: Callable[[Store], T]) -> T:

@@ -43,11 +43,7 @@ def open_file(name: str, directory: int) -> int:
 
 
 def open_closed_file(name: str, directory: int) -> int:
-    """Open a file for reading that we own, regardless of its mode, which is the same afterwards.
-
-    Raises:
-        OSError: From the system.
-    """
+    """Open a file for reading that we own, regardless of its mode, which is the same afterwards."""
     try:
         return open_file(name, directory)
     except PermissionError:

@@ -68,11 +68,7 @@ def copy(source: int, target: int, limit: int) -> tuple[bytes, int]:
 
 
 def copy_out(source: int, target: int) -> None:
-    """Copy an open file to an empty one.
-
-    Raises:
-        OSError: From the system.
-    """
+    """Copy an open file to an empty one."""
     if not share(source, target):
         _copy_bytes(source, target, sys.maxsize)
 

@@ -49,6 +49,8 @@ _LOOKS_UNWATCHED, _FOR_GOOD = 16, sys.maxsize
 class Snapshots:
     """The snapshots of one workspace. Methods block, and any thread can call them.
 
+    They raise `SnapshotError` if the workspace cannot be read.
+
     A snapshot of one workspace can be restored in another, if both share a store.
 
     Attributes:
@@ -383,30 +385,18 @@ class Snapshots:
         return _changes(before.root, self.now(before, "compare"))
 
     def first_changed(self, spans: Spans) -> str | None:
-        """Return a workspace path last changed within some time intervals, or None.
-
-        Raises:
-            SnapshotError: The workspace cannot be read.
-        """
+        """Return a workspace path last changed within some time intervals, or None."""
         with self._opened("look at the files of") as top:
             paths = (path for path in self.limits.ignore if path.startswith("/"))
             return first_changed(top, spans, Ignored(paths), self.limits.max_files * _MORE)
 
     def first_unkept_changed(self, before: Snapshot, spans: Spans) -> str | None:
-        """Return a changed file that cannot be restored because its content was not stored, or None.
-
-        Raises:
-            SnapshotError: The workspace cannot be read.
-        """
+        """Return a changed file that cannot be restored because its content was not stored, or None."""
         with self._opened("look at the files of") as top:
             return first_unkept_changed(top, before.root, spans)
 
     def first_left_out_changed(self, before: Snapshot, spans: Spans) -> tuple[str, str] | None:
-        """Return the first changed path that snapshots exclude but the session can write, and where it lies.
-
-        Raises:
-            SnapshotError: The workspace cannot be read.
-        """
+        """Return the first changed path that snapshots exclude but the session can write, and where it lies."""
         with self._opened("look at the files of") as top:
             return first_left_out_changed(top, before.root, spans)
 

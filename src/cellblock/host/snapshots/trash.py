@@ -185,11 +185,7 @@ class Entry:
         return True
 
     def bring(self, path: str, folder: int, name: str) -> None:
-        """Copy a file or link of the entry to a folder.
-
-        Raises:
-            OSError: From the system.
-        """
+        """Copy a file or link of the entry to a folder."""
         with self.open(path) as (parent, its_name):
             copy_back(parent, its_name, folder, name)
 
@@ -277,11 +273,7 @@ class Trash:
 
 
 def copy_back(folder: int, name: str, parent: int, to: str) -> None:
-    """Copy something from an entry to a folder, and sync it to the disk.
-
-    Raises:
-        OSError: From the system.
-    """
+    """Copy something from an entry to a folder, and sync it to the disk."""
     info = os.lstat(name, dir_fd=folder)
     if stat.S_ISLNK(info.st_mode):
         os.symlink(os.readlink(name, dir_fd=folder), to, dir_fd=parent)

@@ -52,11 +52,7 @@ class Written:
         return Description(folder.mode, folder.owner, folder.complete, folder.totals, folder.status, numbers)
 
     def write(self, parts: Iterable[Part]) -> None:
-        """Write parts, each after its subfolders' parts. If one cannot be written, none is.
-
-        Raises:
-            OSError: From the system.
-        """
+        """Write parts, each after its subfolders' parts. If one cannot be written, none is."""
         made: list[Part] = []
         try:
             for part in parts:
