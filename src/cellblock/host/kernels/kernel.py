@@ -285,7 +285,8 @@ class Kernel(ControlObserver):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         takers = {name: functools.partial(wanted.on_listener, family.number, name) for name in wanted.setup.listeners}
         self.control = Control(ends.control, self, takers, recording.before_exit)
-        self.memory = MemoryWatch(wanted.memory, ends.group, self.control, self._busy, self._condemn)
+        limit = wanted.policy.resources.memory if wanted.tier.ours else None  # of all of its processes, if enforced
+        self.memory = MemoryWatch(limit, ends.group, self.control, self._busy, self._condemn)
         family.add(self)
         if not listen:
             family.idling.take_over()

@@ -98,8 +98,3 @@ class KernelSpec:
     kept: int | None = None
     environment: str = ""
     notice: DeathNotice | None = None
-
-    @property
-    def memory(self) -> int | None:
-        """Memory limit of all of its processes in bytes, if enforced."""
-        return self.policy.resources.memory if self.tier.ours else None
