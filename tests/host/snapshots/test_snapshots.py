@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cellblock.errors import SnapshotError
-from cellblock.host.snapshots import FileChange, FileChanges, Snapshots, Store
+from cellblock.host.snapshots import Snapshots, Store
 from cellblock.launch.leftovers import remove_place
-from cellblock.model.checkpoints import Changes
+from cellblock.model.checkpoints import Changes, FileChange, FileChanges
 
 from .conftest import Look, Make, look, memory
 

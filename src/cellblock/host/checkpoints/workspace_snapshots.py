@@ -24,7 +24,7 @@ from cellblock.host.closing import in_thread
 from cellblock.host.files.staging import remove_unclaimed
 from cellblock.host.files.walls import Walls
 from cellblock.host.kernels.pairs import files_time
-from cellblock.host.snapshots import Changes, FileChanges, Snapshot, SnapshotLimits, Snapshots, Store, pack
+from cellblock.host.snapshots import Snapshot, SnapshotLimits, Snapshots, Store, pack
 from cellblock.host.snapshots.beneath import open_parent
 from cellblock.host.snapshots.entries import Folder
 from cellblock.host.snapshots.journal import HeldError
@@ -34,7 +34,7 @@ from cellblock.host.snapshots.trash import Entry, Reason, Trash, Unpacked, purge
 from cellblock.host.snapshots.tree import MIB
 from cellblock.host.snapshots.undo import Interval, why_left_out, why_unkept
 from cellblock.host.snapshots.written import Description
-from cellblock.model.checkpoints import TrashEntry
+from cellblock.model.checkpoints import Changes, FileChanges, TrashEntry
 from cellblock.walls.sandbox.paths import is_inside
 
 _log = logging.getLogger("cellblock.sessions")

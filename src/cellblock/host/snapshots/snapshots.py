@@ -49,7 +49,8 @@ _LOOKS_UNWATCHED, _FOR_GOOD = 16, sys.maxsize
 class Snapshots:
     """The snapshots of one workspace. Methods block, and any thread can call them.
 
-    They raise `SnapshotError` if the workspace cannot be read.
+    They raise `SnapshotError` if the workspace cannot be read, or if a restore, undo or redo fails. Then nothing was changed,
+    unless the message says otherwise.
 
     A snapshot of one workspace can be restored in another, if both share a store.
 
@@ -223,9 +224,6 @@ class Snapshots:
 
         Returns:
             The changes made.
-
-        Raises:
-            SnapshotError: The restore failed. Nothing was changed, unless the message says otherwise.
         """
         self._store.check(snapshot)
 
@@ -255,9 +253,6 @@ class Snapshots:
         """Undo file changes of cells (oldest first) atomically, except paths that others changed later.
 
         With `partial`, unrestorable paths are left unchanged. The other arguments are as for `restore`.
-
-        Raises:
-            SnapshotError: The undo failed. Nothing was changed, unless the message says otherwise.
         """
 
         def plan(top: int) -> UndoPlan:
@@ -269,11 +264,7 @@ class Snapshots:
         return Reverted.of(*self._carry_out(plan, then, why))
 
     def redo(self, back: Interval, entry: Entry, then: Callable[[], object], why: Reason) -> Reverted:
-        """Revert an undo, except paths that others changed later. For the arguments, see `plan_redo` and `restore`.
-
-        Raises:
-            SnapshotError: The redo failed. Nothing was changed, unless the message says otherwise.
-        """
+        """Revert an undo, except paths that others changed later. For the arguments, see `plan_redo` and `restore`."""
 
         def plan(top: int) -> UndoPlan:
             made = plan_redo(top, back, entry)
@@ -287,9 +278,6 @@ class Snapshots:
         """Restore something from the trash to its original path, or everything if the path is empty.
 
         What it replaces is moved to the trash. For `why`, see `restore`.
-
-        Raises:
-            SnapshotError: The restore failed. Nothing was changed, unless the message says otherwise.
         """
         paths = [one for one, info in entry.files() if not path or one == path or one.startswith(f"{path}/")]
         ignored = Ignored(self.limits.ignore, self.limits.makeable)
@@ -309,9 +297,6 @@ class Snapshots:
         """Move the files of an archive to the workspace. What they replace is moved to the trash.
 
         For `until`, see `Journal.write`. The other arguments are as for `restore`.
-
-        Raises:
-            SnapshotError: A file cannot be moved. Nothing was changed, unless the message says otherwise.
         """
         paths = [path for path, _ in files.files()]
         self._carry_out(lambda top: plan_restore(top, files, paths), then, why, files, until)
