@@ -285,8 +285,7 @@ class Kernel(ControlObserver):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         takers = {name: functools.partial(wanted.on_listener, family.number, name) for name in wanted.setup.listeners}
         self.control = Control(ends.control, self, takers, recording.before_exit)
-        limit = wanted.policy.resources.memory if wanted.tier.ours else None  # of all of its processes, if enforced
-        self.memory = MemoryWatch(limit, ends.group, self.control, self._busy, self._condemn)
+        self.memory = MemoryWatch(_memory_limit(wanted), ends.group, self.control, self._busy, self._condemn)
         family.add(self)
         if not listen:
             family.idling.take_over()
@@ -743,3 +742,8 @@ def _unrecorded(error: OSError) -> BusyError:
     return BusyError(
         f"this cannot be stored for a later host ({error.strerror}), so nothing was done: free memory, and try again"
     )
+
+
+def _memory_limit(wanted: KernelSpec) -> int | None:
+    """Return the memory limit of all of a kernel's processes in bytes, if it is enforced."""
+    return wanted.policy.resources.memory if wanted.tier.ours else None
