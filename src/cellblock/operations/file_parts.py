@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -25,6 +24,8 @@ async def write_in_parts(
         path: The path of the file.
         pieces: The content.
     """
+    import asyncio  # not for clients without a loop, which only read
+
     upload, waiting = secrets.token_hex(16), bytearray()
 
     async def drop() -> None:

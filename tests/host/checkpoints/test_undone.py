@@ -17,6 +17,7 @@ import pytest
 from cellblock import Exact, Host, Session
 from cellblock.errors import CheckpointError, SnapshotError
 from cellblock.host.kernels.memory import MemoryWatch
+from cellblock.host.kernels.pairs import files_time
 from checkpoint_sessions import run, tree, value, wait_for_clock
 from processes import eventually
 from suite import first_quick, in_turns
@@ -273,6 +274,8 @@ async def test_a_protected_name_from_the_trash_replaces_nothing(native_host: Hos
 
 async def test_a_person_changes_a_protected_name_while_an_undone_cell_runs(native_host: Host, tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
+    made = (tmp_path / ".git").stat().st_ctime_ns
+    await eventually(lambda: files_time() > made)  # it was there before the sandbox, also for a coarse clock
     async with native_host.session(working_dir=tmp_path) as session:
         code = "import time, os\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)"
         running = asyncio.create_task(session.execute(code))
