@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -128,6 +127,8 @@ async def stop_submission(call: Callable[[Interrupt], Awaitable[bool]], session:
         session: The session.
         key: The key of the execution.
     """
+    import asyncio  # not for clients without a loop
+
     with suppress(CellblockError):
         for _ in range(10):
             if await call(Interrupt(session, key)):
