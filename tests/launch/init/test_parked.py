@@ -15,6 +15,7 @@ from cellblock.launch.init import parked as module
 from cellblock.launch.init.parked import Parked
 from cellblock.wire.copies import Copied, Taken, Untaken
 from cellblock.wire.datagrams import encode_control
+from processes import asleep, eventually
 
 PATIENCE = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -108,6 +109,32 @@ def test_a_child_that_says_it_is_a_copy_is_one_until_it_is_dropped(nursery: Nurs
     nursery.parked.drop(1)
     assert (nursery.gone, nursery.parked.pids) == ([1], set())
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # it was killed
+
+
+async def test_a_copy_is_not_ended_for_its_silence_while_it_runs(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may not run it for seconds. One that sleeps has been asked, and will not answer."""
+    monkeypatch.setattr(module, "_SECONDS_TO_HIDE", 0.0)
+
+    def silent(number: int, *, runs: bool) -> None:
+        kept, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(nursery.theirs, [encode_control(Copied(number))], [theirs.fileno()])
+        kept.recv(1)
+        while runs:
+            pass
+        signal.pause()  # here, where the connection stays open
+
+    running = nursery.fork(lambda: silent(1, runs=True))
+    nursery.serve()
+    sleeping = nursery.fork(lambda: silent(2, runs=False))
+    nursery.serve()
+    answering = nursery.fork(copy(nursery, 3))
+    nursery.serve()
+    await eventually(lambda: asleep(sleeping) and asleep(answering) and not asleep(running), PATIENCE)
+    nursery.parked.end_silent()
+    assert (nursery.gone, nursery.copied, nursery.parked.pids) == ([2], [3], {running, answering})
+    monkeypatch.setattr(module, "_MOST_SECONDS_TO_HIDE", 0.0)
+    nursery.parked.end_silent()
+    assert (nursery.gone, nursery.parked.pids) == ([2, 1], {answering})
 
 
 def test_only_copies_that_the_next_host_knows_stay(nursery: Nursery) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Ask: TypeAlias = Callable[[Park], Awaitable[object]]
 """Sends a question to an idle kernel, and returns its `Parked`."""
 
-_PATIENCE = 5.0  # seconds for a copy to report that it runs
+_PATIENCE = 30.0  # seconds for a copy to report that it runs: a busy machine may not run it for several
 _GRACE = 2.0  # seconds for init to end
 _BRANCHED = 30.0
 """Seconds for an init of several sessions' kernels: killing it would end all of them. It may have hundreds to end at once."""
@@ -364,12 +364,11 @@ class Family:
                 return Refusal(answer.refusal, answer.pending)
             if again and isinstance(answer, Parked) and answer.same:
                 return None
-            patience = self.grace(_PATIENCE)
-            await asyncio.wait([copied, control.gone], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([copied, control.gone], timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
             if not copied.done():
                 if control.gone.done():  # init reports this last, after ending the unfinished copy
                     raise KernelDiedError("the kernel died while it was copied")
-                raise CheckpointError(f"the copy of the kernel did not answer within {patience:g} s, and was killed")
+                raise CheckpointError(f"the copy of the kernel did not answer within {_PATIENCE:g} s, and was killed")
             copy = copied.result()
             if copy is None:
                 raise CheckpointError("the copy of the kernel ended before it was ready")

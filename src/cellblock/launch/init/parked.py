@@ -16,7 +16,7 @@ from cellblock.wire.copies import FROM_COPY, Copied, Start, Taken, Untaken
 from cellblock.wire.datagrams import MAX_CONTROL, encode_control
 
 _MAX_COPIES = 2000
-_SECONDS_TO_HIDE = 3.0
+_SECONDS_TO_HIDE, _MOST_SECONDS_TO_HIDE = 3.0, 60.0
 _MOST_SAID = 100
 """Maximum messages to read from a copy when it is dropped: it sends one for each kernel that is made from it."""
 
@@ -188,7 +188,13 @@ class Parked:
     def end_silent(self) -> None:
         """End processes that claim to be copies and do not answer as one. The host does not know them, so it drops none."""
         for number, asked in [*self._hiding.items()]:
-            if time.monotonic() - asked > _SECONDS_TO_HIDE:
+            pid, sock = self._copies[number]
+            silent = time.monotonic() - asked
+            if silent <= _SECONDS_TO_HIDE:
+                continue
+            if processes.is_readable(sock):
+                self._hear(number)
+            elif silent > _MOST_SECONDS_TO_HIDE or processes.waiting(pid):  # not if the machine is too busy to run it
                 self._end(number)
 
     def _end(self, number: int) -> None:

@@ -34,6 +34,9 @@ _OF_DESCRIPTOR = 4096  # half the pipe size that the kernel falls back to for us
 _STOPPED = frozenset((b"T", b"t", b"Z", b"X"))
 """States of threads in /proc (proc_pid_stat(5)) that run nothing, or not until a signal"""
 
+_WAITING = _STOPPED | {b"S"}
+"""States in which a thread waits for something, or runs nothing"""
+
 _STUCK = frozenset((b"D", b"Z", b"X"))
 """States in which a thread stays that was killed: it has ended, or waits for a device"""
 
@@ -465,6 +468,11 @@ def _proportional_share(pid: str) -> int:
 def stopped(pid: int) -> bool:
     """Return whether a process cannot run: each thread is stopped, or has ended."""
     return _all_threads_are(pid, _STOPPED)
+
+
+def waiting(pid: int) -> bool:
+    """Return whether a process waits for something: each thread sleeps, is stopped, or has ended."""
+    return _all_threads_are(pid, _WAITING)
 
 
 def stuck(pid: int) -> bool:
