@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import Host, InvalidInputError, Network, Policy, Secret, Session, UnsupportedError
+from cellblock import CodeExecutor, Host, InvalidInputError, Network, Policy, Secret, Session, UnsupportedError
 from cellblock.common.secret import parse_secrets
 from cellblock.host.checks import check_secrets, find_tier
 from cellblock.walls.egress import gate
@@ -24,6 +25,7 @@ from cellblock.walls.keys.messages import MESSAGE
 from cellblock.walls.keys.session_keys import SessionKeys, bindings_of
 from cellblock.walls.keys.template_process import Template
 from cellblock.walls.sandbox.policy import Filesystem
+from git_repositories import Repository
 from processes import eventually
 from s3 import moto_server
 from walls.keys.tls_servers import TlsServer
@@ -452,20 +454,60 @@ async def test_the_next_host_has_the_same_placeholders_certificates_and_values(
     os.close(held)
 
 
+GUIDE = Path(__file__).parents[2] / "docs" / "keys.md"
+
+
+async def run_example(number: int, host: Host, directory: Path, changes: Mapping[str, str]) -> str:
+    """Run an example of the guide with some words changed, and return the text of its result."""
+    example = GUIDE.read_text().split("```py\n")[number].partition("```")[0]
+    for old, new in changes.items():
+        assert old in example
+        example = example.replace(old, new)
+    lines = "\n    ".join(example.splitlines())
+    names: dict[str, Any] = {"host": host, "directory": directory, "CodeExecutor": CodeExecutor, "Secret": Secret}
+    exec(f"async def run():\n    {lines}\n    return result.text", names)  # the guide's own code
+    return str(await names["run"]())
+
+
 async def test_the_example_of_the_guide(
     native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
-    example = text.partition("```py\n")[2].partition("```")[0]
     monkeypatch.setenv("ACME_KEY", CANARY)
     with TlsServer(host="api.test") as server:
         roots(server)
-        example = example.replace("api.acme.example", f"api.test:{server.port}").replace(
-            "secrets=secrets", f"secrets=secrets, host=host, hosts=['127.0.0.1:{server.port}'], working_dir=directory"
-        )
-        lines = "\n    ".join(example.splitlines())
-        names: dict[str, Any] = {"host": native_host, "directory": tmp_path}
-        exec(f"async def run():\n    {lines}\n    return result.text", names)  # the guide's own code
-        answer = await names["run"]()
+        options = f"secrets=secrets, host=host, hosts=['127.0.0.1:{server.port}'], working_dir=directory"
+        changes = {"api.acme.example": f"api.test:{server.port}", "secrets=secrets": options}
+        answer = await run_example(1, native_host, tmp_path, changes)
         assert f"X-Key: {CANARY}" in server.seen[0].decode()
     assert "X-Key: cellblock" in answer
+
+
+async def test_the_example_of_the_guide_clones_a_private_repository(
+    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    served, workspace = tmp_path / "served", tmp_path / "workspace"
+    workspace.mkdir()
+    repository, bare = Repository(tmp_path / "made"), served / "you" / "private.git"
+    repository.commit(**{"a.txt": "private"})
+    repository.git("clone", "--quiet", "--bare", ".", str(bare))
+    Repository.at(bare).git("update-server-info")
+    login = base64.b64encode(f"x-access-token:{CANARY}".encode())
+
+    def answer(head: bytes, _body: bytes) -> bytes:
+        path = served / head.split()[1].decode().partition("?")[0].strip("/")
+        if b"Basic " + login not in head:
+            return b"HTTP/1.1 401 No\r\nWWW-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n"
+        if not path.is_file():
+            return b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n"
+        content = path.read_bytes()
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(content), content)
+
+    with TlsServer(answer, host="api.test") as server:
+        roots(server)
+        monkeypatch.setenv("GITHUB_TOKEN", CANARY)
+        secret = f"{{'GITHUB_TOKEN': Secret.from_env('GITHUB_TOKEN', hosts=['api.test:{server.port}'])}}"
+        options = f"secrets={secret}, host=host, hosts=['127.0.0.1:{server.port}'], working_dir=directory"
+        changes = {'secrets="GITHUB_TOKEN"': options, "github.com": f"api.test:{server.port}"}
+        said = await run_example(2, native_host, workspace, changes)
+        assert any(b"Basic " + login in head for head in server.seen)
+    assert (workspace / "private" / "a.txt").exists(), said

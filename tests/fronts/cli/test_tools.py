@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import threading
 import webbrowser
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -62,6 +64,23 @@ def test_a_server_that_does_not_start_is_one_error(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("cellblock: MCP server 'gone'")
 
 
+def test_the_guide_logs_in_to_a_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "keys.md").read_text()
+    commands = text.partition("```sh\n")[2].partition("```")[0]
+    with oauth_server() as server:
+        add, login = (shlex.split(line)[1:] for line in commands.replace("https://mcp.example/mcp", server.url).splitlines())
+
+        def browse(url: str) -> bool:
+            threading.Thread(target=lambda: urlopen(server.visit(url)).close()).start()
+            return True
+
+        monkeypatch.setattr(webbrowser, "open", browse)
+        assert main(add) == 4
+        assert "'tickets' needs a login: cellblock tools login tickets" in capsys.readouterr().err
+        assert main(login) == 0
+        assert Path("mcptools/tickets/add.py").exists()
+
+
 def test_a_person_logs_in_and_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with oauth_server() as server:
         assert main(["tools", "add", "--url", server.url, "it"]) == 4
@@ -70,8 +89,6 @@ def test_a_person_logs_in_and_out(capsys: pytest.CaptureFixture[str], monkeypatc
         assert capsys.readouterr().err == "cellblock: 'it' needs a login: cellblock tools login it\n"
 
         def browse(url: str) -> bool:
-            from urllib.request import urlopen
-
             threading.Thread(target=lambda: urlopen(server.visit(url)).close()).start()
             return True
 
