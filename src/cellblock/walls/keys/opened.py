@@ -249,8 +249,7 @@ class OpenedConnection:
         check_framing(head)
         if head.method in _NEVER:
             raise RefusedError(403, f"the method {self._method} is not possible for {self._at}")
-        if not head.target.startswith(b"/") and (head.method, head.target) != (b"OPTIONS", b"*"):
-            raise BadRequestError("the target must be a path")
+        _check_target(head)
         given = [*head.headers]  # h11 takes long for each pass over them
         self._check_upgrade(given, upgrade=upgrade)
         self._check_host(given)
@@ -312,3 +311,9 @@ class OpenedConnection:
                 named = None
             if named is None or named.host != self._target.host or (text in given and named.port != self._target.port):
                 raise RefusedError(421, f"the request is for another host than {self._at}")
+
+
+def _check_target(head: h11.Request) -> None:
+    """Refuse absolute targets: they could name another host."""
+    if not head.target.startswith(b"/") and (head.method, head.target) != (b"OPTIONS", b"*"):
+        raise BadRequestError("the target must be a path")
