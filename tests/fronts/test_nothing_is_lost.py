@@ -210,7 +210,7 @@ def parts(count: int) -> pytest.MarkDecorator:
         ("native", 0, 3),
         *(pytest.param("native", part, 120, marks=_SLOW) for part in range(1, 4)),
         *(pytest.param("landlock", part, 120, marks=_SLOW) for part in range(2)),
-        *(pytest.param("none", part, 150, marks=_SLOW) for part in range(7)),
+        *(pytest.param("none", part, 153, marks=_SLOW) for part in range(7)),
     ],
 )
 @pytest.mark.sampled(1)
