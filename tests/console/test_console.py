@@ -117,7 +117,7 @@ def test_a_thousand_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         print(player.play("thousands", tmp_path))
 
 
-def test_a_new_user_decides_within_two_minutes() -> None:
+def test_a_new_user_reaches_the_first_decision() -> None:
     """By the commands of README.md and docs/starting.md alone, in a clone of what is committed."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(HERE / "new_user.py")],
