@@ -75,8 +75,14 @@ async def test_the_end_of_an_unfinished_copy_is_reported_at_once(session: Sessio
     before = children(init)
     os.kill(init, signal.SIGSTOP)
     making = asyncio.create_task(session.checkpoint())
-    await eventually(lambda: any(asleep(copy) for copy in children(init) - before))  # it has registered, and waits
-    for copy in children(init) - before:
+
+    def registered() -> list[int]:
+        """Return the copies that have a name of their own, which they get just before they register, and wait."""
+        new = children(init) - before
+        return [copy for copy in new if Path(f"/proc/{copy}/comm").read_text() == "checkpoint\n" and asleep(copy)]
+
+    await eventually(registered)
+    for copy in registered():
         os.kill(copy, signal.SIGKILL)
     os.kill(init, signal.SIGCONT)
     with pytest.raises(CheckpointError, match="ended before it was ready"):

@@ -137,6 +137,17 @@ async def test_a_copy_is_not_ended_for_its_silence_while_it_runs(nursery: Nurser
     assert (nursery.gone, nursery.parked.pids) == ([2, 1], {answering})
 
 
+def test_a_copy_that_ends_before_it_is_heard_is_gone(nursery: Nursery) -> None:
+    pid = nursery.fork(copy(nursery))
+    select.select([nursery.ours], [], [], PATIENCE)
+    os.kill(pid, signal.SIGKILL)
+    nursery.pids.remove(pid)
+    os.waitpid(pid, 0)
+    nursery.parked.ended(pid)
+    nursery.serve()
+    assert (nursery.copied, nursery.gone, nursery.parked.pids) == ([], [1], set())
+
+
 def test_only_copies_that_the_next_host_knows_stay(nursery: Nursery) -> None:
     for number in (1, 2, 3):
         nursery.fork(copy(nursery, number))

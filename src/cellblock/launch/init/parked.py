@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from cellblock.errors import ProtocolError
@@ -71,6 +72,8 @@ class Parked:
         """The number of a copy → the processors that it runs on. Code can change them: it has the same user."""
         self._hiding: dict[int, float] = {}
         """The number of a copy that has not answered `HIDE` → when it was asked."""
+        self._ended: deque[int] = deque(maxlen=100)
+        """The last children that have ended and were no copies. One may have registered just before."""
         self._numbers: dict[int, int] = {}
         """The descriptor of a connection → the number of its copy."""
         self.on_copied: Callable[[int], None] = lambda _number: None
@@ -116,6 +119,8 @@ class Parked:
             or not self._is_new(pid)
         ):
             os.close(descriptor)
+            if isinstance(message, Copied) and message.number not in self._copies and pid in self._ended:
+                self.on_gone(message.number)
             return
         try:
             sock = socket.socket(fileno=descriptor)
@@ -233,6 +238,7 @@ class Parked:
                 sock.close()
                 self.on_gone(number)
                 return
+        self._ended.append(pid)
 
 
 def _is_child(pid: int) -> bool:
