@@ -176,7 +176,7 @@ def iterate(thread: LoopThread, items: AsyncGenerator[_T, None]) -> Generator[_T
 
 
 async def parts_of(given: Iterable[_T]) -> AsyncGenerator[_T, None]:
-    """Yield the items of a caller's iterable, each of which is awaited in a thread, because it may block."""
+    """Yield a caller's items. A thread waits for each, because the iterable may block."""
     left = iter(given)
     while (part := await asyncio.to_thread(next, left, _END)) is not _END:
         yield cast("_T", part)

@@ -73,11 +73,8 @@ def is_node(mode: int) -> bool:
 def make_node(name: str, directory: int, mode: int) -> None:
     """Create a FIFO, or a named socket without a listener."""
     os.mknod(name, stat.S_IFMT(mode) | stat.S_IRUSR | stat.S_IWUSR, dir_fd=directory)
-    held = os.open(name, NAME, dir_fd=directory)
-    try:
-        os.chmod(f"/proc/self/fd/{held}", mode & PERMISSIONS)  # mknod masks the mode
-    finally:
-        os.close(held)
+    with held(os.open(name, NAME, dir_fd=directory)) as node:
+        os.chmod(f"/proc/self/fd/{node}", mode & PERMISSIONS)  # mknod masks the mode
 
 
 @contextmanager

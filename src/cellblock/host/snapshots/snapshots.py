@@ -381,7 +381,7 @@ class Snapshots:
             return first_unkept_changed(top, before.root, spans)
 
     def first_left_out_changed(self, before: Snapshot, spans: Spans) -> tuple[str, str] | None:
-        """Return the first changed path that snapshots exclude but the session can write, and where it lies."""
+        """Return a changed path that the session can write and snapshots exclude, and its location."""
         with self._opened("look at the files of") as top:
             return first_left_out_changed(top, before.root, spans)
 

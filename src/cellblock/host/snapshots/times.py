@@ -113,7 +113,7 @@ def changed_left_out(top: int, path: str, entry: LeftOut, spans: Spans, few: Ite
 
 
 def first_left_out_changed(top: int, before: Folder, spans: Spans) -> tuple[str, str] | None:
-    """Return, by a quick check, the first changed path that snapshots exclude but the session can write, and where it lies."""
+    """Return, by a quick check, a changed path that the session can write and snapshots exclude, and its location."""
     few = iter(range(_FEW))
     for path, entry in lasting(before):
         if (found := changed_left_out(top, path, entry, spans, few)) is not None:
