@@ -28,6 +28,9 @@ SEED = "SAMPLE_SEED"
 SHARE = "SAMPLE_SHARE"
 """The variable with the share of quick tests that run, 1 by default: 2 means half of them, others each day"""
 
+_SHARES = {"slow": 12, "attack": 2, "clients": 2}
+"""Of how many tests with a mark, or attacks, one runs each day"""
+
 LEFT_OUT = pytest.StashKey[int]()
 """How many tests are not in the sample"""
 
@@ -42,7 +45,7 @@ def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
 
     With a mark `sampled(share)`, one in `share` of a test's variants runs, of those with the mark slow or clients. A test
     without variants runs on one day in `share`, except an attack (tests/escape), of which a variant runs on each day. Without
-    the mark, the share is 8 for slow tests, but 1 for attacks. Others all run, unless the variable `SHARE` has another share.
+    the mark, `_SHARES` has the share. Others all run, unless the variable `SHARE` has another share.
     """
     variants: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
@@ -52,7 +55,8 @@ def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
     for (test, kind), found in variants.items():
         mark = found[0].get_closest_marker("sampled") if kind else None
         attack = kind == "slow" and test.startswith("tests/escape/")
-        share = mark.args[0] if mark else int(os.environ.get(SHARE, "1")) if kind != "slow" else 1 if attack else 8
+        usual = _SHARES["attack" if attack else kind] if kind else int(os.environ.get(SHARE, "1"))
+        share = mark.args[0] if mark else usual
         chance = random.Random(f"{seed}{test}{kind}")
         count = len(found) // share + (chance.random() * share < len(found) % share)
         count = max(count, attack)
