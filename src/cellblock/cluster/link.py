@@ -68,8 +68,8 @@ class ClusterLink:
         self._links: dict[str, DaemonLink] = {}
         self._known: dict[str, Where] = {}
         self._watching: dict[str, asyncio.Task[str]] = {}
-        self._closed = False
         """Tasks that end when a host is lost, by mark."""
+        self._closed = False
 
     # -- as `SessionLink` -------------------------------------------------------------------------------------------------
 

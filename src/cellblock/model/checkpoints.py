@@ -122,14 +122,13 @@ class Undone(Plain):
     trash: str = ""
     redoable: int = 0
 
-    def summary(self, session: str = "", verb: str = "undid") -> str:
-        """Return a one-line summary, and how to restore replaced and removed files.
+    def summary(self, session: str = "") -> str:
+        """Return a one-line summary of an undo, and how to restore replaced and removed files.
 
         Args:
             session: The session's name, for a command.
-            verb: What was done to the cells.
         """
-        return undone_summary(self.to_dict(), session, verb)
+        return undone_summary(self.to_dict(), session)
 
 
 def undone_summary(undone: Mapping[str, Any], session: str = "", verb: str = "undid") -> str:

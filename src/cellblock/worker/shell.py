@@ -39,9 +39,9 @@ _MAX_ERROR_TEXT = 256 * 1024
 _MAX_TRACEBACK = 1024 * 1024
 _MAX_TRACEBACK_PARTS = 1000
 _EXPANDED = frozenset("${}")
+"""Characters that introduce variables in a line."""
 _CALLS_BACK = "ipywidgets.widgets.widget"  # shows exceptions of callbacks, and continues
 _SHOWING = frozenset(("showtraceback", "showsyntaxerror", "showindentationerror"))
-"""Characters that introduce variables in a line."""
 _RUN_PIP = os.path.join(os.path.dirname(__file__), "run_pip.py")
 _OURS = os.path.dirname(__file__) + os.sep
 _DATABASE: Any = getattr(interactiveshell, "PickleShareDB", None)

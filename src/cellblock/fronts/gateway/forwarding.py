@@ -339,7 +339,6 @@ class _Socket:
         self._send = send
         self._parts: list[bytes] = []
         self._text = False
-        self._closed = False
 
     async def open(self) -> None:
         """Open both sides, if the server agrees."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from pathlib import Path
 from shutil import Error, copytree
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -361,7 +362,7 @@ def _mark(task: asyncio.Task[Any]) -> None:
         task.exception()  # mark as retrieved: all callers may have gone
 
 
-def _copy_template(template: str, place: str) -> None:
+def _copy_template(template: Path, place: str) -> None:
     """Copy the initial files of a rollout.
 
     Raises:

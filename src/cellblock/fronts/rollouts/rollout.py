@@ -6,9 +6,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
-from cellblock.errors import StateError
+from cellblock.errors import InvalidInputError, StateError
 from cellblock.fronts.rollouts.trajectory import Files, Trajectory, changes
 
 if TYPE_CHECKING:
@@ -123,16 +124,14 @@ class Rollout:
 
     async def look_at_files(self) -> None:
         """Add files changed since the last such event, or since the start of the rollout, to the trajectory."""
-        found = {
-            one.path: (one.size, one.modified) for one in await self.files.list(recursive=True) if one.kind != "directory"
-        }
-        before, self._files = self._files, found
-        self.trajectory.add("files", **changes(before, found))
+        before = self._files
+        await self.remember_files()
+        self.trajectory.add("files", **changes(before, self._files))
 
     async def remember_files(self) -> None:
-        """Record the current files as the initial ones."""
-        await self.look_at_files()
-        self.trajectory.events.pop()
+        """Record the current files, for the changes until the next event."""
+        listed = await self.files.list(recursive=True)
+        self._files = {one.path: (one.size, one.modified) for one in listed if one.kind != "directory"}
 
 
 class Lifetime:
@@ -193,16 +192,12 @@ class Lifetime:
             timeout.reschedule(end)
 
 
-def check_template(template: str | os.PathLike[str] | None) -> Any:
+def check_template(template: str | os.PathLike[str] | None) -> Path | None:
     """Return the template directory of the rollouts.
 
     Raises:
         InvalidInputError: It is not a directory.
     """
-    from pathlib import Path
-
-    from cellblock.errors import InvalidInputError
-
     if template is None:
         return None
     found = Path(template)

@@ -15,7 +15,7 @@ from cellblock.walls.egress.lines import METHOD, WEBSOCKET, Lines, Outcome, Requ
 from cellblock.walls.egress.live import LiveNetwork, check_open_hosts
 from cellblock.walls.egress.names import Target, host_text
 from cellblock.walls.egress.paths import AmbiguousPathError, readings
-from cellblock.walls.egress.rules import DEFAULT_PORTS, Denial, RefusedError
+from cellblock.walls.egress.rules import Denial, RefusedError, pattern
 
 MOST_BODY = 4 * 1024 * 1024
 """The largest body of a request that a person decides about, in bytes."""
@@ -188,7 +188,7 @@ class RequestJudge:
         """Return the strictest decision of the rules about all readings of a request."""
         if self._approver is None:
             return None
-        host = _host(head.target)
+        host = pattern(head.target)
         found = {self._approver.by_rule(host, head.method, path) for path in head.paths}
         if head.method == "HEAD":
             found |= {self._approver.by_rule(host, "GET", path) for path in head.paths}
@@ -236,7 +236,7 @@ class RequestJudge:
         allowed = f"; allowed there: {there}" if there else ""
         if denied:
             return f": a rule denies it{allowed}"
-        line = _short(f"{request.method} {_host(head.target)}{head.paths[0]}")
+        line = _short(f"{request.method} {pattern(head.target)}{head.paths[0]}")
         way = f"cellblock network NAME --allow-http {line!r}, or change_network(http=[…])"
         return f"{allowed}. To allow it, the person who runs this session calls {way}"
 
@@ -270,12 +270,8 @@ class Handover:
     redial: Callable[[], Awaitable[socket.socket]]
 
 
-def _host(target: Target) -> str:
-    return host_text(target.host) if target.port in DEFAULT_PORTS else str(target)
-
-
 def _named(request: JudgedRequest) -> str:
-    return _short(f"{request.method} {_host(request.target)}{request.url.partition('?')[0]}")
+    return _short(f"{request.method} {pattern(request.target)}{request.url.partition('?')[0]}")
 
 
 def _short(text: str) -> str:
@@ -287,7 +283,7 @@ def _arguments(request: JudgedRequest, head: RequestHead) -> dict[str, Any]:
     default = 80 if request.plain else 443
     authority = host_text(request.target.host) if request.target.port == default else str(request.target)
     found: dict[str, Any] = {
-        "host": _host(request.target),
+        "host": pattern(request.target),
         "method": request.method,
         "path": head.paths[0],
         "url": f"{scheme}://{authority}{request.url}",
