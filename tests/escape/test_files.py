@@ -60,7 +60,7 @@ async def test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else
         }
         async with (
             Host(policy=Policy.parse({"defaults": "sandbox-runtime", "filesystem": files})) as host,
-            armed_session(host, f"{top}/work") as session,
+            armed_session(host, Path(top, "work")) as session,
         ):
             code = f"[read('{top}/' + name) for name in ('tool/file', 'one', 'work/file', 'other/file')]"
             assert await value(session, code) == ["tool", "one", "work", "ENOENT"]

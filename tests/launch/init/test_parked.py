@@ -37,7 +37,7 @@ class Nursery:
         self.copied: list[int] = []
         self.gone: list[int] = []
         self.taken: list[int] = []
-        self.on_untaken: Callable[[int], object] = lambda kernel: None
+        self.on_untaken: Callable[[int], None] = lambda kernel: None
         self.parked = Parked(
             self.ours,
             self.poll,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from cellblock.walls.egress.names import parse_authority
 from cellblock.walls.egress.rules import Denial, RefusedError
 from cellblock.walls.keys.bindings import Use, bind, described
 from cellblock.walls.keys.fill import MOST_REPLACED
-from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.sandbox.policy import Network
 
 from . import test_opened
@@ -54,6 +52,7 @@ class World(test_opened.World):
     def __init__(self, server: TlsServer, *lines: str) -> None:
         super().__init__(server)
         self.secrets = []
+        self.asks = self.say
         self.person = Person()
         self.denials: list[Denial] = []
         self.judge = RequestJudge(
@@ -96,9 +95,6 @@ class World(test_opened.World):
             return {"refused": None}, None
         self.fresh += 1
         return {"refused": None}, self.dial()
-
-    def connected(self, **options: Any) -> contextlib.AbstractAsyncContextManager[TlsEnd]:
-        return super().connected(ask=self.say, **options)
 
     def request(self, first: str, *headers: str, close: bool = True) -> bytes:
         lines = [f"{first} HTTP/1.1", f"Host: {self.at}", *(["Connection: close"] if close else []), *headers]
@@ -157,23 +153,23 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/a/%252e%252e/b", "/a%00/../b", "/a/%c0%ae%c0%ae/b", "/a/%zz"])
-async def test_no_spelling_of_a_path_passes_a_line(server: TlsServer, path: str) -> None:
+async def test_no_spelling_of_a_path_passes_a_line(server: TlsServer) -> None:
     world = World(server, "GET API/a/**")
-    answer = await world.ask(world.request(f"GET {path}"))
-    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 403 "))
-    assert not server.seen
+    for path in [*PATHS, "/a/%252e%252e/b", "/a%00/../b", "/a/%c0%ae%c0%ae/b", "/a/%zz"]:
+        answer = await world.ask(world.request(f"GET {path}"))
+        assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 403 ")), path
+        assert not server.seen
 
 
 OVERRIDES = ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override", "X_HTTP_Method_Override", "X-Original-URL"]
 
 
-@pytest.mark.parametrize("name", [*OVERRIDES, "X-Rewrite-URL"])
-async def test_no_header_replaces_the_method_or_the_path(server: TlsServer, name: str) -> None:
+async def test_no_header_replaces_the_method_or_the_path(server: TlsServer) -> None:
     world = World(server, "POST API/a")
-    answer = await world.ask(world.request("POST /a", f"{name}: DELETE", "Content-Length: 0"))
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert name.lower().encode() not in server.seen[0].lower()
+    for name in [*OVERRIDES, "X-Rewrite-URL"]:
+        answer = await world.ask(world.request("POST /a", f"{name}: DELETE", "Content-Length: 0"))
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert name.lower().encode() not in server.seen[-1].lower()
     answer = await world.ask(world.request("POST /a?_method=DELETE", "Content-Length: 0"))
     assert answer.startswith(b"HTTP/1.1 400 ")
 

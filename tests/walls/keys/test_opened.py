@@ -49,6 +49,7 @@ class World:
         self.secrets[0] |= {"former": [], "removed": False}
         self.log: list[dict[str, Any]] = []
         self.limits = LIMITS
+        self.asks: Ask | None = None
 
     def opening(self, roots: str | None = None) -> Opening:
         client = ssl.create_default_context(cafile=roots or self.server.roots)
@@ -60,14 +61,12 @@ class World:
         return upstream
 
     @contextlib.asynccontextmanager
-    async def connected(
-        self, *, sni: str = "api.test", roots: str | None = None, ask: Ask | None = None
-    ) -> AsyncIterator[TlsEnd]:
+    async def connected(self, *, sni: str = "api.test", roots: str | None = None) -> AsyncIterator[TlsEnd]:
         """Connect as a client in the sandbox."""
         self.ends = ours, theirs = socket.socketpair()
         for one in self.ends:
             one.setblocking(False)
-        opened = OpenedConnection(self.opening(roots), self.at, theirs, self.dial(), b"", ask)
+        opened = OpenedConnection(self.opening(roots), self.at, theirs, self.dial(), b"", self.asks)
         serving = asyncio.create_task(opened.serve())
         context = ssl.create_default_context(cadata=authority_certificate(SEED).decode())
         context.check_hostname = sni == "api.test"
