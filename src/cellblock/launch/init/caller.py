@@ -10,7 +10,6 @@ import re
 import struct
 from collections.abc import Iterator
 
-from cellblock.common.open_flags import held
 from cellblock.walls.linux import abi
 from cellblock.walls.linux.syscall import call
 
@@ -43,12 +42,14 @@ class Caller:
         self._number = number
 
     def read(self, address: int, size: int) -> bytes:
-        with held(os.open(f"/proc/{self.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)) as memory:
+        memory = os.open(f"/proc/{self.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
             self._check_there()
-            try:
-                return os.pread(memory, size, address)
-            except (OverflowError, ValueError):
-                raise OSError(errno.EFAULT, "no such address") from None
+            return os.pread(memory, size, address)
+        except (OverflowError, ValueError):
+            raise OSError(errno.EFAULT, "no such address") from None
+        finally:
+            os.close(memory)
 
     @contextlib.contextmanager
     def opened(self, directory: int, path: int, flags: int) -> Iterator[int]:
@@ -60,15 +61,18 @@ class Caller:
             raise FileNotFoundError(errno.ENOENT, "no path")
         number = directory & 0xFFFFFFFF
         where = "cwd" if number == abi.AT_FDCWD & 0xFFFFFFFF else f"fd/{number}"
-        with held(os.open(f"/proc/{self.thread}/{where}", os.O_PATH | os.O_CLOEXEC)) as base:
+        with contextlib.ExitStack() as stack:
+            base = os.open(f"/proc/{self.thread}/{where}", os.O_PATH | os.O_CLOEXEC)
+            stack.callback(os.close, base)
             self._check_there()
             if not name:
                 yield base
                 return
             follow = os.O_NOFOLLOW if flags & abi.AT_SYMLINK_NOFOLLOW else 0
             how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | follow, 0, abi.RESOLVE_NO_MAGICLINKS)
-            with held(call("openat2", base, name, how, len(how))) as found:
-                yield found
+            found = call("openat2", base, name, how, len(how))
+            stack.callback(os.close, found)
+            yield found
 
     def process(self) -> int:
         return int(self._fields("status")["Tgid"])

@@ -213,7 +213,7 @@ class Parked:
             self._forget(number)
 
     def _forget(self, number: int) -> None:
-        """Close the connection to a copy, and report that it is gone."""
+        """Close the connection to a copy, and report its end."""
         self._hiding.pop(number, None)
         self._processors.pop(number, None)
         pid, sock = self._copies.pop(number)
