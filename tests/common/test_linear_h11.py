@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
 import time
+from pathlib import Path
 
 import h11
 import pytest
 
-import cellblock.common.linear_h11  # noqa: F401  # what is tested
+from cellblock.common import linear_h11
 
 
 @pytest.mark.parametrize("line", [b"A:" + b" " * 60_000 + b"\0", b"A: b" + b" \t" * 30_000 + b"\0"])
@@ -31,8 +31,14 @@ def test_ordinary_lines_are_read_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["fronts.gateway.forwarding", "tools.mcp.paced", "walls.egress.http", "walls.packages.mirror"]
+    "module", ["fronts/gateway/forwarding", "tools/mcp/paced", "walls/egress/http", "walls/packages/mirror"]
 )
 def test_modules_that_parse_hostile_bytes_import_it(module: str) -> None:
-    code = f"import cellblock.{module}, h11._readers as r; assert b']*+' in r.header_field_re.pattern"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    code = (Path(linear_h11.__file__).parents[1] / f"{module}.py").read_text()
+    assert re.search(
+        r"^(import cellblock\.common\.linear_h11|from cellblock\.common import .*\blinear_h11)\b", code, re.MULTILINE
+    )
+
+
+def test_h11_has_the_pattern() -> None:
+    assert b"]*+" in h11._readers.header_field_re.pattern

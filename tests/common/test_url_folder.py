@@ -135,29 +135,20 @@ def test_what_is_stopped_changes_nothing(folder: Folder, tmp_path: Path) -> None
     assert folder.names() == ["a"]
 
 
-def test_what_is_too_large_is_refused_before_it_is_read(
+def test_what_is_missing_too_large_or_does_not_fit_is_refused_before_it_is_read(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def download(told: str) -> None:
+        with pytest.raises(StoreError, match=told), open(tmp_path / "back", "w+b") as file:
+            folder.download("a", file)
+
+    download(r"has a, which cannot be read: .*[Nn]o such file")
     folder.write("a", b"12345")
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 3}))
+        download("room for 3")
     monkeypatch.setattr(url_folder, "MAX_FILE", 4)
-    with pytest.raises(StoreError, match="5 bytes, over the limit of 4"), open(tmp_path / "back", "w+b") as file:
-        folder.download("a", file)
-
-
-def test_what_does_not_fit_on_the_disk_is_refused(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder.write("a", b"12345")
-    usage = type("Usage", (), {"free": 3})
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    with pytest.raises(StoreError, match="room for 3"), open(tmp_path / "back", "w+b") as file:
-        folder.download("a", file)
-
-
-def test_what_is_missing_is_told(folder: Folder, tmp_path: Path) -> None:
-    with (
-        pytest.raises(StoreError, match=r"has a, which cannot be read: .*[Nn]o such file"),
-        open(tmp_path / "x", "wb") as file,
-    ):
-        folder.download("a", file)
+    download("5 bytes, over the limit of 4")
 
 
 def test_the_age_is_by_the_clock_of_the_store(folder: Folder) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,13 @@ async def arm(session: Session) -> Session:
         await session.restore(checkpoint)
         await checkpoint.drop()
     return session
+
+
+@asynccontextmanager
+async def armed_session(host: Host, workspace: Path, **options: Any) -> AsyncIterator[Session]:
+    """A fresh session in a directory, with the attacker's tools."""
+    async with host.session(working_dir=workspace, images_dir=workspace.parent / "images", **options) as session:
+        yield await arm(session)
 
 
 # In a native sandbox with names as if there were no other, because the table of attacks and the mutations name them.
@@ -116,7 +125,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def jail(attacked_host: Host, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
+async def jail(attacked_host: Host, workspace: Path) -> AsyncIterator[Session]:
     """A fresh sandboxed session, with the attacker's tools, and with no process but its own two."""
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", recovery="none") as session:
-        yield await arm(session)
+    async with armed_session(attacked_host, workspace, recovery="none") as session:
+        yield session

@@ -195,6 +195,7 @@ import random, uuid, tempfile, secrets, numpy, multiprocessing, os
     assert os.getpid()
 
 
+@pytest.mark.slow
 async def test_the_hosts_environment_and_memory_are_not_in_the_session(
     attacked_host: Host, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

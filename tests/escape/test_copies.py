@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .copies import SOURCE, Edit, edited
+from .copies import SOURCE, edited
 from .test_mutants import MUTANTS
 from .test_mutations import CODE
 from .test_programs import CHANGES
@@ -18,18 +18,6 @@ EDITS = [
     *(row.edit for row in CODE.values()),
     *(row.edit for row in CHANGES.values()),
 ]
-
-MODULE = '''
-LIMIT: int = 3  # three
-NAMES = ("a", "ä")
-
-class Host:
-    async def close(self) -> None:
-        """Close it."""
-        for name in NAMES:
-            await self.end(name)  # one after the other
-
-'''
 
 
 @pytest.mark.slow
@@ -55,21 +43,3 @@ def test_the_test_of_every_mutation_exists() -> None:
         if not path.is_file() or f"def {name}(" not in path.read_text(encoding="utf-8"):
             missing.append(f"{row}: {mutant.test}")
     assert not missing
-
-
-@pytest.mark.parametrize(
-    ("name", "new", "line"),
-    [
-        ("LIMIT", "4", "LIMIT: int = (4)  # three"),
-        ("NAMES", "()", "NAMES = (())"),
-        ("Host.close", "pass", "        pass  # one after the other"),
-    ],
-)
-def test_a_body_or_a_value_is_replaced(name: str, new: str, line: str) -> None:
-    assert line in edited(MODULE, Edit("host.py", name, new)).splitlines()
-
-
-@pytest.mark.parametrize("name", ["close", "Host", "Host.start", "Host.close.name", "limit"])
-def test_a_name_that_is_not_there_is_an_error(name: str) -> None:
-    with pytest.raises(LookupError, match=f"host.py defines {name} 0 times"):
-        edited(MODULE, Edit("host.py", name, "pass"))

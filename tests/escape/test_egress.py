@@ -46,7 +46,7 @@ DENIED = 2
 """What SOCKS5 calls it (RFC 1928, 6): the connection is not allowed by ruleset."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def server() -> AsyncIterator[int]:
     """Serve on the host's loopback interface: ``/away`` leads to the metadata service, all else says hello."""
 
@@ -66,12 +66,13 @@ async def server() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.fixture
-async def online(native_host: Host, workspace: Path, tmp_path: Path, server: int) -> AsyncIterator[Session]:
+@pytest.fixture(scope="module")
+async def online(native_host: Host, tmp_path_factory: pytest.TempPathFactory, server: int) -> AsyncIterator[Session]:
     """A session that may reach every public host, two names, and one port of the host's loopback interface."""
+    workspace = tmp_path_factory.mktemp("online")
     allow = ("*", "localhost", "allowed.test", "*.allowed.test", f"127.0.0.1:{server}")
     policy = replace(Policy(), network=Network(allow=allow, deny=("evil.test",)))
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
+    async with native_host.session(working_dir=workspace, images_dir=workspace, policy=policy, recovery="none") as session:
         await ok(session, PROXY)
         yield session
 
@@ -83,14 +84,16 @@ async def test_what_is_allowed_is_reached_from_inside(online: Session, server: i
 async def test_23_no_spelling_of_an_inner_address_is_reached(online: Session) -> None:
     hosts = ["127.0.0.1", "[::1]", "0.0.0.0", "127.1", "2130706433", "0x7f.1", "169.254.169.254", "10.0.0.1"]
     hosts += ["[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::1]"]
+    before = len(online.denials)
     assert await value(online, f"{{(connect(host + ':443'), get(host)) for host in {hosts}}}") == {(403, 403)}
     assert await value(online, f"{{socks(host.strip('[]').encode()) for host in {hosts}}}") == {DENIED}
-    assert len(online.denials) == 3 * len(hosts)
+    assert len(online.denials) - before == 3 * len(hosts)
 
 
 async def test_24_an_allowed_name_that_leads_to_an_inner_address_is_refused(online: Session) -> None:
+    before = len(online.denials)
     assert await value(online, "[connect('localhost:443'), get('localhost'), socks(b'localhost')]") == [403, 403, DENIED]
-    assert {"loopback" in denial.reason for denial in online.denials} == {True}
+    assert {"loopback" in denial.reason for denial in online.denials[before:]} == {True}
 
 
 async def test_25_every_spelling_of_a_name_has_one_decision(online: Session) -> None:

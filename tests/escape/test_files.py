@@ -14,7 +14,7 @@ from cellblock import Host, Policy, Session
 from cellblock.host.output.limits import Limits
 from cells import ok, value
 
-from .conftest import arm
+from .conftest import armed_session
 
 # What there is in every session (packages of its own lie in /opt); what leads to the interpreter comes on top.
 TOP = {
@@ -42,7 +42,8 @@ async def test_the_hosts_secrets_do_not_exist(cell: Session) -> None:
     assert await value(cell, f"{{read(path) for path in {paths}}}") == {"ENOENT"}
 
 
-@pytest.mark.parametrize("denied", ["/", *(pytest.param(place, marks=pytest.mark.slow) for place in ("~", "the directory"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("denied", ["/", "~", "the directory"])
 async def test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else(
     denied: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,9 +60,8 @@ async def test_in_what_is_denied_there_is_what_is_allowed_again_and_nothing_else
         }
         async with (
             Host(policy=Policy.parse({"defaults": "sandbox-runtime", "filesystem": files})) as host,
-            host.session(working_dir=f"{top}/work", images_dir=f"{top}/images") as session,
+            armed_session(host, Path(top, "work")) as session,
         ):
-            await arm(session)
             code = f"[read('{top}/' + name) for name in ('tool/file', 'one', 'work/file', 'other/file')]"
             assert await value(session, code) == ["tool", "one", "work", "ENOENT"]
             assert await value(session, f"sorted(os.listdir({top!r}))") == ["one", "tool", "work"]
@@ -115,11 +115,9 @@ async def test_the_next_session_finds_the_system_as_it_was(attacked_host: Host, 
     workspaces = [tmp_path / name for name in ("first", "second")]
     for workspace in workspaces:
         workspace.mkdir()
-    async with attacked_host.session(working_dir=workspaces[0], images_dir=tmp_path) as first:
-        await arm(first)
+    async with armed_session(attacked_host, workspaces[0]) as first:
         await ok(first, "for place in ('/tmp', '/dev/shm', '/home/user', '/home/user/.ipython'): write(place + '/planted')")
-        async with attacked_host.session(working_dir=workspaces[1], images_dir=tmp_path) as second:
-            await arm(second)
+        async with armed_session(attacked_host, workspaces[1]) as second:
             code = "[os.listdir(place) for place in ('/tmp', '/dev/shm', '/home/user')]"
             # The second has a mark of its own only where its workspace lies below /tmp.
             found = await value(second, code)
@@ -257,16 +255,13 @@ subprocess.run([f'/proc/self/fd/{memory}', '/proc/self/status'], pass_fds=[memor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm", "/home/user"])
-async def test_what_is_in_memory_can_be_filled_but_not_overfilled(
-    attacked_host: Host, workspace: Path, tmp_path: Path, place: str
-) -> None:
+async def test_what_is_in_memory_can_be_filled_but_not_overfilled(attacked_host: Host, workspace: Path, place: str) -> None:
     from dataclasses import replace
 
     from cellblock.walls.sandbox.policy import Policy, Resources
 
     policy = replace(Policy(), resources=Resources(tmp=8 * 2**20))
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
-        await arm(session)
+    async with armed_session(attacked_host, workspace, policy=policy) as session:
         code = f"""
 made = os.open('{place}/large', os.O_CREAT | os.O_WRONLY)
 answers = [answer(os.posix_fallocate, made, 0, 16 * 2**20)]
@@ -280,14 +275,13 @@ answers + [got, count]
         assert (await value(session, code))[:2] == ["ENOSPC", "ENOSPC"]
 
 
-async def test_files_and_locked_memory_have_limits(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_files_and_locked_memory_have_limits(attacked_host: Host, workspace: Path) -> None:
     from dataclasses import replace
 
     from cellblock.walls.sandbox.policy import Policy, Resources
 
     policy = replace(Policy(), resources=Resources(file_size=2**20))
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
-        await arm(session)
+    async with armed_session(attacked_host, workspace, policy=policy) as session:
         code = """
 import mmap
 made = os.open('large', os.O_CREAT | os.O_WRONLY)
@@ -299,10 +293,10 @@ address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         assert await value(session, code) == ["EFBIG", "EFBIG", "ENOMEM", "ENOMEM"]
 
 
-async def test_odd_things_in_the_workspace_hang_nobody(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_odd_things_in_the_workspace_hang_nobody(attacked_host: Host, workspace: Path) -> None:
     """Attack 42: a pipe, a socket, a huge hole and a deep tree, where the next session looks for what it protects."""
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
-        await arm(session)
+    async with armed_session(attacked_host, workspace) as session:
         code = """
 import socket
 os.mkfifo('.env'), os.mkfifo('.zshrc'), os.mkfifo('.git')
@@ -315,8 +309,7 @@ for _ in range(1000):
     here = os.open('deep', os.O_PATH, dir_fd=here)
 """
         await ok(session, code)
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
-        await arm(session)
+    async with armed_session(attacked_host, workspace) as session:
         planted = {".env", ".zshrc", ".git", ".bashrc", "hole", ".profile", "deep"}
         assert planted <= set(await value(session, "os.listdir('.')"))
         assert await value(session, "answer(os.open, '.env', os.O_RDONLY | os.O_NONBLOCK)") == "EACCES"

@@ -29,7 +29,7 @@ from cellblock.walls.sandbox.plan import make_plan
 from cellblock.wire.sandbox import Bind, Mask, Plan, Protect, Step, Tmpfs
 from cells import value
 
-from .conftest import arm
+from .conftest import armed_session
 from .copies import Edit, copied, environment
 from .test_system_calls import ABSENT, CLONE_NEW, REFUSED
 
@@ -201,8 +201,7 @@ async def attacked(host: Host, workspace: Path, images: Path, code: str) -> Any:
     (workspace / ".env").write_text("SECRET")
     (workspace / ".bashrc").write_text("")
     (workspace / ".git" / "hooks").mkdir(parents=True, exist_ok=True)
-    async with host.session(working_dir=workspace, images_dir=images) as session:
-        await arm(session)
+    async with armed_session(host, workspace) as session:
         return (await value(session, _last_in_a_list(code)))[0]
 
 
@@ -409,8 +408,7 @@ async def changed(package: Path, workspace: Path, attack: str) -> Any:
 async def unchanged(host: Host, workspace: Path, attack: str) -> Any:
     """Likewise, with the package as it is."""
     with_a_linked_repository(workspace)
-    async with host.session(working_dir=workspace, images_dir=workspace / "images") as session:
-        await arm(session)
+    async with armed_session(host, workspace) as session:
         return (await value(session, _last_in_a_list(attack)))[0]
 
 

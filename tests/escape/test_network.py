@@ -14,7 +14,7 @@ from cellblock import Host, Session
 from cellblock.walls.sandbox.policy import Filesystem, Policy
 from cells import ok, value
 
-from .conftest import arm
+from .conftest import armed_session
 
 CONNECT = """
 import socket
@@ -107,8 +107,7 @@ async def test_another_sessions_listener_and_workspace_are_out_of_reach(
 async def test_shared_memory_and_queues_are_each_sessions_own(attacked_host: Host, jail: Session, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    async with attacked_host.session(working_dir=theirs, images_dir=tmp_path / "images") as other:
-        await arm(other)
+    async with armed_session(attacked_host, theirs) as other:
         make = "[call(NR['shmget'], 4711, 4096, 0o1600) != 'ENOENT', call(NR['msgget'], 4711, 0o1600) != 'ENOENT']"
         assert await value(other, make) == [True, True]
         await ok(
@@ -122,9 +121,8 @@ from multiprocessing.shared_memory import SharedMemory
         await ok(other, "it.close(); it.unlink()")
 
 
-async def test_where_everything_can_be_read_sockets_in_it_cannot_be_talked_to(
-    attacked_host: Host, workspace: Path, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+async def test_where_everything_can_be_read_sockets_in_it_cannot_be_talked_to(attacked_host: Host, workspace: Path) -> None:
     """A read-only mount does not keep anybody from connecting, so that there are no such sockets."""
     policy = replace(Policy(), filesystem=Filesystem(read=("/",)))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
@@ -133,9 +131,8 @@ async def test_where_everything_can_be_read_sockets_in_it_cannot_be_talked_to(
         try:
             async with (
                 Host(isolate="native", policy=policy) as host,
-                host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+                armed_session(host, workspace) as session,
             ):
-                await arm(session)
                 code = """
 import socket
 made = [answer(socket.socket, socket.AF_UNIX, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)]

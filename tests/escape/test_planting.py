@@ -18,7 +18,7 @@ from cellblock.walls.sandbox.policy import MAKEABLE, PROTECTED, SECRET, Filesyst
 from cells import value
 from processes import eventually
 
-from .conftest import arm
+from .conftest import arm, armed_session
 
 Attack = Callable[[str], Awaitable[object]]
 
@@ -30,12 +30,11 @@ def git(*arguments: str, place: Path) -> str:
 
 
 @pytest.fixture
-def attack(attacked_host: Host, workspace: Path, tmp_path: Path) -> Attack:
+def attack(attacked_host: Host, workspace: Path) -> Attack:
     """Start a session in the workspace, as it is now, and return what a cell evaluates to."""
 
     async def run(code: str) -> object:
-        async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", recovery="none") as session:
-            await arm(session)
+        async with armed_session(attacked_host, workspace, recovery="none") as session:
             return await value(session, code)
 
     return run
@@ -195,25 +194,23 @@ async def test_variables_that_code_makes_where_nothing_is_kept_are_not_read(
     assert "URL_OF_TEST" not in config.server_environment()
 
 
-async def test_the_way_to_something_protected_cannot_be_renamed(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_the_way_to_something_protected_cannot_be_renamed(native_host: Host, workspace: Path) -> None:
     (workspace / "tools" / "hooks").mkdir(parents=True)
     policy = Policy(filesystem=Filesystem(deny_write=("tools/hooks",)))
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
-        await arm(session)
+    async with armed_session(native_host, workspace, policy=policy) as session:
         code = "[answer(os.rename, 'tools', 'x'), write('tools/hooks/x'), write('tools/other')]"
         assert await value(session, code) == ["EBUSY", "EROFS", None]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", [".vscode", ".vscode/deeper", "."])
-async def test_a_denial_wins_over_what_is_writable(workspace: Path, tmp_path: Path, wanted: str) -> None:
+async def test_a_denial_wins_over_what_is_writable(workspace: Path, wanted: str) -> None:
     (workspace / ".vscode" / "deeper").mkdir(parents=True)
     policy = replace(Policy(), filesystem=Filesystem(write=(".", wanted)))
     async with (
         Host(isolate="native", policy=policy) as host,
-        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+        armed_session(host, workspace) as session,
     ):
-        await arm(session)
         assert await value(session, "[write('.vscode/x'), write('.vscode/deeper/x')]") == ["EROFS", "EROFS"]
 
 
@@ -325,11 +322,10 @@ async def test_nothing_is_in_the_way_where_there_is_no_project(attack: Attack, w
     assert await attack("[write('.vscode/tasks.json'), write('.mcp.json'), write('.claude')]") == ["EROFS", "EROFS", "EISDIR"]
 
 
-async def test_a_directory_in_a_repository_is_a_part_of_it(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_a_directory_in_a_repository_is_a_part_of_it(attacked_host: Host, workspace: Path) -> None:
     (workspace / ".git").mkdir()
     (workspace / "deep" / "er").mkdir(parents=True)
-    async with attacked_host.session(working_dir=workspace / "deep" / "er", images_dir=tmp_path / "images") as session:
-        await arm(session)
+    async with armed_session(attacked_host, workspace / "deep" / "er") as session:
         assert await value(session, "[write('.vscode/x'), write('.env')]") == ["EROFS", "EISDIR"]
 
 
@@ -340,7 +336,7 @@ async def test_a_repository_and_start_up_files_can_be_made(attack: Attack) -> No
     assert await attack(f"[write(name) for name in {names}]") == ["EROFS"] * (len(names) - 2) + [None] * 2
 
 
-async def test_what_a_policy_denies_cannot_be_made(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_what_a_policy_denies_cannot_be_made(attacked_host: Host, workspace: Path) -> None:
     denied = {
         "secret": ("[write('secret'), write('secret/x')]", ["EISDIR", "EROFS"]),
         f"{workspace}/other": ("[write('other'), write('other/x')]", ["EISDIR", "EROFS"]),
@@ -351,8 +347,7 @@ async def test_what_a_policy_denies_cannot_be_made(attacked_host: Host, workspac
     }
     (workspace / "link").symlink_to("later")
     policy = Policy(filesystem=Filesystem(deny_write=tuple(denied)))
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
-        await arm(session)
+    async with armed_session(attacked_host, workspace, policy=policy) as session:
         for name, (attempts, answers) in denied.items():
             assert await value(session, attempts) == answers, name
         assert await value(session, "[write('.vscode/x')]") == [None]  # nobody said anything about that
@@ -366,8 +361,7 @@ async def test_what_runs_code_cannot_be_made_in_other_directories_either(
     (workspace / ".git").mkdir()
     (tmp_path / "other" / ".git").mkdir()
     policy = Policy(filesystem=Filesystem(write=(".", str(tmp_path / "other"))))
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
-        await arm(session)
+    async with armed_session(native_host, workspace, policy=policy) as session:
         assert await value(session, "[write('.vscode/x'), write('../other/.vscode/x')]") == ["EROFS", "EROFS"]
     assert [path.name for path in (*(tmp_path / "other").iterdir(), *workspace.iterdir())] == [".git", ".git"]
 
@@ -376,15 +370,14 @@ async def test_a_workspace_that_cannot_be_written_gets_no_placeholders(attacked_
     place = tmp_path / "sealed"
     (place / ".git").mkdir(parents=True)
     place.chmod(0o555)
-    async with attacked_host.session(working_dir=place, images_dir=tmp_path / "images") as session:
-        await arm(session)
+    async with armed_session(attacked_host, place) as session:
         # Its owner can change the mode from inside, too: so they are there all the same.
         assert await value(session, "answer(os.chmod, '.', 0o755); [write('.vscode/x')]") == ["EROFS"]
     await eventually(lambda: [*place.iterdir()] == [place / ".git"])
 
 
 @pytest.mark.slow
-async def test_an_interpreter_inside_of_the_workspace_is_read_only(workspace: Path, tmp_path: Path, jail: Session) -> None:
+async def test_an_interpreter_inside_of_the_workspace_is_read_only(workspace: Path, jail: Session) -> None:
     import sys
 
     subprocess.run(
@@ -396,9 +389,8 @@ async def test_an_interpreter_inside_of_the_workspace_is_read_only(workspace: Pa
     (place / "outer.pth").write_text(f"{site}\n")
     async with (
         Host(isolate="native", python=workspace / "tools" / "venv") as host,
-        host.session(working_dir=workspace, images_dir=tmp_path / "images") as session,
+        armed_session(host, workspace) as session,
     ):
-        await arm(session)
         code = """
 [write('tools/venv/pyvenv.cfg'), write('tools/venv/bin/evil'), answer(os.rename, 'tools/venv', 'tools/x'), answer(os.rename, 'tools', 'x'),
  answer(os.unlink, 'tools/venv/bin/python'), write('tools/mine')]

@@ -102,6 +102,8 @@ said = [answer(os.rename, state, state + '-away'), answer(os.rename, os.path.dir
     assert (await does(False, look))[0] == "state"
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1)
 async def test_a_server_writes_where_it_may_and_nowhere_else(field: Field) -> None:
     places = [field.data / "new", field.project / "new", Path(sys.prefix) / "new", Path("/usr/new"), field.data / ".mcp.json"]
     code = f"said = [answer(lambda: open(path, 'w').close()) for path in {[*map(str, places)]!r}]"

@@ -328,24 +328,22 @@ async def test_another_sessions_tool_port_is_in_another_network(
         assert got == "ECONNREFUSED" or (own == int(port or "") and len(asked) == 1)
 
 
-@pytest.mark.slow
-async def test_another_sessions_tool_port_wants_its_token(zygote_host: Host, project: Path, tmp_path: Path) -> None:
-    """Without a network of its own a session can connect to another's port."""
-    options: dict[str, Any] = {
-        "host": zygote_host,
-        "sandbox": False,
-        "working_dir": project,
-        "images_dir": tmp_path / "images",
-    }
+async def reach_without_token(**options: Any) -> None:
+    """Have a session connect to the tool port of another one, which refuses what comes without its own token."""
     async with CodeExecutor(**options) as one, CodeExecutor(**options) as two:
         await armed(one)
         await armed(two)
         port, _ = await attack(one, "PORT")
         call = f"{{'server_name': 'bad', 'tool': 'echo'}}, port={port}"
-        for code in (f"ask({call})", f"ask({call}, token='')", f"ask({call}, token=TOKEN + 'x')"):
-            got, asked = await attack(two, code)
-            assert (got, asked) == ((401, "the bearer token is missing or wrong"), [])
+        for token in ("TOKEN", "''", "TOKEN + 'x'", "'x' * len(TOKEN)"):
+            assert await attack(two, f"ask({call}, token={token})") == ((401, "the bearer token is missing or wrong"), [])
         assert len((await attack(one, "run('bad')"))[1]) == 1
+
+
+@pytest.mark.slow
+async def test_another_sessions_tool_port_wants_its_token(zygote_host: Host, project: Path, tmp_path: Path) -> None:
+    """Without a network of its own a session can connect to another's port."""
+    await reach_without_token(host=zygote_host, sandbox=False, working_dir=project, images_dir=tmp_path / "images")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from cellblock.errors import CheckpointError
 from cells import ok, value
 from processes import eventually, parents
 
-from .conftest import arm
+from .conftest import armed_session
 
 pytestmark = pytest.mark.slow
 
@@ -124,10 +124,9 @@ EXACT = {
 
 
 @pytest.fixture
-async def attacked(attacked_host: Host, workspace: Path, tmp_path: Path) -> AsyncIterator[Session]:
+async def attacked(attacked_host: Host, workspace: Path) -> AsyncIterator[Session]:
     """A session with a state to go back to."""
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as session:
-        await arm(session)
+    async with armed_session(attacked_host, workspace) as session:
         await ok(session, STATE)
         yield session
 

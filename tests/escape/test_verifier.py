@@ -89,7 +89,7 @@ print("the truth", sys.flags.isolated, "evil" in sys.modules)
 """
 
 
-async def verified(session: Session, *, wait: float = 0.5) -> ExecResult:
+async def verified(session: Session, *, wait: float = 0.2) -> ExecResult:
     """Run the verifier as an attacked evaluation would, and give attackers time while it runs."""
     verifier = asyncio.create_task(session.exec([sys.executable, "-I", "-c", _VERIFIER, "the-verifier"], timeout=60))
     await asyncio.sleep(wait)

@@ -15,15 +15,14 @@ from cells import ok, value
 from processes import eventually
 from suite import first_quick
 
-from .conftest import arm
+from .conftest import arm, armed_session
 
 
 async def test_a_workspace_given_through_a_link_is_the_directory_behind_it(
     attacked_host: Host, workspace: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(workspace)
-    async with attacked_host.session(working_dir=tmp_path / "link", images_dir=tmp_path / "images") as session:
-        await arm(session)
+    async with armed_session(attacked_host, tmp_path / "link") as session:
         assert await value(session, "[os.getcwd(), write('file')]") == [str(workspace), None]
         assert await value(session, f"[os.path.lexists('{tmp_path}/link'), answer(os.listdir, '..')]") == [
             False,
@@ -32,13 +31,12 @@ async def test_a_workspace_given_through_a_link_is_the_directory_behind_it(
     assert (workspace / "file").exists()
 
 
-async def test_a_second_name_of_the_workspace_leads_nowhere_else(native_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_a_second_name_of_the_workspace_leads_nowhere_else(native_host: Host, workspace: Path) -> None:
     """What is kept from the session is kept by both names, and the name itself cannot be changed."""
     (workspace / ".env").write_text("secret")
     (workspace / ".git").mkdir()
     policy = Policy(Filesystem(home_is_workspace=True))
-    async with native_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
-        await arm(session)
+    async with armed_session(native_host, workspace, policy=policy) as session:
         assert await value(session, "[os.readlink('/home/user'), os.environ['HOME']]") == [str(workspace), "/tmp/home"]
         assert await value(session, "[write('/home/user/file'), os.listdir('/home')]") == [None, ["user"]]
         for attack in (
@@ -86,8 +84,7 @@ async def test_a_directory_that_becomes_a_link_before_the_session_starts_is_refu
     outside.mkdir()
     inner.mkdir()
     session = attacked_host.session(working_dir=inner, images_dir=tmp_path / "images")
-    async with attacked_host.session(working_dir=workspace, images_dir=tmp_path / "images") as attacker:
-        await arm(attacker)
+    async with armed_session(attacked_host, workspace) as attacker:
         assert await value(attacker, f"[os.rename('inner', 'old'), os.symlink('{outside}', 'inner')]") == [None, None]
         with pytest.raises(SandboxError, match="symbolic links"):
             await session.start()
@@ -106,12 +103,11 @@ async def test_a_link_on_the_way_is_refused_too(attacked_host: Host, workspace: 
     await session.close()
 
 
-async def test_a_session_beneath_another_does_not_see_the_rest(attacked_host: Host, workspace: Path, tmp_path: Path) -> None:
+async def test_a_session_beneath_another_does_not_see_the_rest(attacked_host: Host, workspace: Path) -> None:
     inner = workspace / "inner"
     inner.mkdir()
     (workspace / "secret").write_text("outer")
-    async with attacked_host.session(working_dir=inner, images_dir=tmp_path / "images") as session:
-        await arm(session)
+    async with armed_session(attacked_host, inner) as session:
         code = "[read('../secret'), write('../x'), answer(os.listdir, '..'), answer(os.rename, '../inner', '../y')]"
         written, renamed = ("EACCES", "EACCES") if str(workspace).startswith("/tmp/") else ("EROFS", "EBUSY")
         assert await value(session, code) == ["ENOENT", written, ["inner"], renamed]
@@ -157,19 +153,15 @@ async def either_host(request: pytest.FixtureRequest, native_host: Host) -> Asyn
 async def test_a_workspace_that_is_not_to_be_written_is_read(either_host: Host, workspace: Path) -> None:
     (workspace / "file").write_text("content")
     policy = Policy(Filesystem(write=()))
-    async with either_host.session(working_dir=workspace, images_dir=workspace / "images", policy=policy) as session:
-        await arm(session)
+    async with armed_session(either_host, workspace, policy=policy) as session:
         assert await value(session, "[os.getcwd(), read('file'), write('file')]") == [str(workspace), "content", "EROFS"]
 
 
-async def test_what_cellblock_keeps_cannot_be_read_although_everything_else_can(
-    either_host: Host, workspace: Path, tmp_path: Path
-) -> None:
+async def test_what_cellblock_keeps_cannot_be_read_although_everything_else_can(either_host: Host, workspace: Path) -> None:
     state = Path(os.environ["CELLBLOCK_HOME"])
     (state / "servers.db").touch()
     policy = Policy(Filesystem(read=("/",)))
-    async with either_host.session(working_dir=workspace, images_dir=tmp_path / "images", policy=policy) as session:
-        await arm(session)
+    async with armed_session(either_host, workspace, policy=policy) as session:
         assert await value(session, f"[os.path.isdir('/var/lib'), read('{state}/servers.db')]") in (
             [True, "EACCES"],
             [True, "ENOENT"],

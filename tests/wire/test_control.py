@@ -49,7 +49,7 @@ def setup(size: int) -> Setup:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(unhurried, max_examples=4)
+@settings(unhurried, max_examples=2)
 @given(st.data())
 def test_a_message_arrives_as_it_was_sent(kind: Any, data: st.DataObject) -> None:
     # A policy is any JSON, of which there are many spellings.

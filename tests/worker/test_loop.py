@@ -36,6 +36,14 @@ def hit() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+async def waiting_cell(interrupter: Interrupter) -> asyncio.Task[object]:
+    """Return the task of a cell that waits."""
+    task: asyncio.Task[object] = asyncio.create_task(asyncio.Event().wait())
+    interrupter.watch(task)
+    await asyncio.sleep(0)
+    return task
+
+
 def test_code_that_runs_is_hit_right_there(loop: asyncio.AbstractEventLoop, interrupter: Interrupter) -> None:
     async def cell() -> str:
         interrupter.watch(asyncio.current_task())
@@ -52,18 +60,13 @@ def test_code_that_runs_is_hit_right_there(loop: asyncio.AbstractEventLoop, inte
 def test_code_that_awaits_is_cancelled_and_other_tasks_go_on(
     loop: asyncio.AbstractEventLoop, interrupter: Interrupter
 ) -> None:
-    async def cell() -> None:
-        await asyncio.Event().wait()
-
     async def other() -> str:
         hit()
         await asyncio.sleep(0)
         return "went on"
 
     async def both() -> str:
-        task = asyncio.create_task(cell())
-        interrupter.watch(task)
-        await asyncio.sleep(0)
+        task = await waiting_cell(interrupter)
         said = await asyncio.create_task(other())
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -73,13 +76,8 @@ def test_code_that_awaits_is_cancelled_and_other_tasks_go_on(
 
 
 def test_a_second_hit_raises_whoever_runs(loop: asyncio.AbstractEventLoop, interrupter: Interrupter) -> None:
-    async def cell() -> None:
-        await asyncio.Event().wait()
-
     async def both() -> int:
-        task = asyncio.create_task(cell())
-        interrupter.watch(task)
-        await asyncio.sleep(0)
+        task = await waiting_cell(interrupter)
         hit()
         with pytest.raises(KeyboardInterrupt):
             hit()

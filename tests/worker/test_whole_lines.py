@@ -26,8 +26,3 @@ process = context.Process(target=look, args=[queue]); process.start(); process.j
 queue.get(), os.environ["PYTHONUNBUFFERED"]
 """
     assert await value(session, code) == "((False, False), '1')"
-
-
-async def test_a_program_does_not_wait_with_what_it_prints(session: Session) -> None:
-    result = await session.execute("!python -c 'import sys; print(sys.stdout.write_through)'")
-    assert result.output == "True\n"

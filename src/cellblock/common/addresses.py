@@ -36,21 +36,21 @@ def listen(host: str, port: int, what: str) -> socket.socket:
         raise InvalidInputError(f"{what} cannot listen at {host}:{port}: {why}") from error
 
 
-async def connect(address: str, port: int, seconds: float) -> socket.socket:
-    """Connect to a server, for asyncio.
+async def connect(address: str, port: int, seconds: float | None = None) -> socket.socket:
+    """Connect to a server, without a lookup, for asyncio.
 
     Args:
         address: Its IP address.
         port: Its port.
-        seconds: Time limit in seconds.
+        seconds: Time limit in seconds; None if the caller has one.
 
     Raises:
         OSError: It cannot be reached; `TimeoutError` if it does not answer in time.
     """
-    # asyncio disables Nagle's algorithm only for this protocol number.
-    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with asyncio.timeout(seconds):
             await asyncio.get_running_loop().sock_connect(sock, (address, port))
     except BaseException:  # includes cancellation: nothing else closes it

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -93,15 +93,13 @@ class Database:
                 self._check(deadline)
                 await asyncio.sleep(_PAUSE)
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Read from the file.
 
         Raises:
             StoreError: The file cannot be read, or is not a database.
         """
-        with self._file.using() as connection:
-            yield connection
+        return self._file.using()
 
     def check(self) -> None:
         """Check that the file can be read and written.

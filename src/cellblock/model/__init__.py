@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from cellblock.model.plain import Plain
+
 Status = Literal["success", "error", "timeout", "interrupted", "died", "max_attempts_exceeded"]
 """How an execution ended; ``died`` means that the kernel's process ended under it."""
 
@@ -39,7 +41,7 @@ def holds_json(mime: str, value: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorInfo:
+class ErrorInfo(Plain):
     """An exception that ended a cell, or the cause of its kernel's death.
 
     Attributes:
@@ -51,15 +53,6 @@ class ErrorInfo:
     ename: str
     evalue: str
     traceback: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the error as JSON data."""
-        return {"ename": self.ename, "evalue": self.evalue, "traceback": list(self.traceback)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ErrorInfo:
-        """Create an error from the data of `to_dict`."""
-        return cls(data["ename"], data["evalue"], list(data["traceback"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +130,7 @@ def _from_base64(text: str) -> str | bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptSnapshot:
+class AttemptSnapshot(Plain):
     """One attempt of an execution that was retried."""
 
     attempt: int
@@ -146,23 +139,6 @@ class AttemptSnapshot:
     output: str = ""
     stderr: str = ""
     error: ErrorInfo | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the attempt as JSON data."""
-        return {
-            "attempt": self.attempt,
-            "code": self.code,
-            "status": self.status,
-            "output": self.output,
-            "stderr": self.stderr,
-            "error": self.error.to_dict() if self.error else None,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> AttemptSnapshot:
-        """Create an attempt from the data of `to_dict`."""
-        error = None if data["error"] is None else ErrorInfo.from_dict(data["error"])
-        return cls(data["attempt"], data["code"], data["status"], data["output"], data["stderr"], error)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -67,7 +67,8 @@ def _converter(hint: Any, *, write: bool) -> _Convert | None:
     if hint == Path | str:
         return str if write else _path_or_url
     if dataclasses.is_dataclass(hint):
-        return _converters(typing.cast("type", hint))[0 if write else 1]
+        own = getattr(hint, "to_dict" if write else "from_dict", None)
+        return own or _converters(typing.cast("type", hint))[0 if write else 1]
     if origin in (typing.Union, types.UnionType):
         (one,) = (argument for argument in arguments if argument is not type(None))
         inner = _converter(one, write=write)

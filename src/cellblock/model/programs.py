@@ -180,7 +180,7 @@ class ProcessInfo(Plain):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessOutput:
+class ProcessOutput(Plain):
     """The output of a program from a position on.
 
     Attributes:
@@ -194,25 +194,6 @@ class ProcessOutput:
     position: int
     finished: bool
     result: ExecResult | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the output as JSON data."""
-        return {
-            "pieces": [piece.to_dict() for piece in self.pieces],
-            "position": self.position,
-            "finished": self.finished,
-            "result": None if self.result is None else self.result.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Create an output from the data of `to_dict`."""
-        return cls(
-            pieces=tuple(map(ProgramOutput.from_dict, data["pieces"])),
-            position=data["position"],
-            finished=data["finished"],
-            result=None if data["result"] is None else ExecResult.from_dict(data["result"]),
-        )
 
 
 def _as_text(name: str, content: bytes) -> dict[str, str]:

@@ -136,7 +136,7 @@ class ExecutionRecord(Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionEvent:
+class ExecutionEvent(Plain):
     """An event of an execution.
 
     Attributes:
@@ -154,15 +154,6 @@ class ExecutionEvent:
     seq: int
     kind: EventKind
     data: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the event as JSON data."""
-        return {"seq": self.seq, "kind": self.kind, "data": dict(self.data)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ExecutionEvent:
-        """Create an event from the data of `to_dict`."""
-        return cls(data["seq"], data["kind"], data["data"])
 
     @property
     def result(self) -> CodeExecutionResult:

@@ -32,6 +32,22 @@ def directory(tmp_path: Path) -> Iterator[Path]:
         pass
 
 
+@pytest.fixture
+def custodian(directory: Path) -> Iterator[Custodian]:
+    """A connection to the custodian of this directory."""
+    connected = Custodian.connect(directory)
+    yield connected
+    connected.close()
+
+
+@pytest.fixture
+def pid(directory: Path) -> int:
+    """The process id of the custodian of this directory, without a client."""
+    connected = Custodian.connect(directory)
+    connected.close()
+    return connected.pid
+
+
 def run_client(directory: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Run a client in a process of its own, which ends by SIGKILL."""
     program = f"""
@@ -46,9 +62,7 @@ asyncio.run(main())
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
 
 
-async def test_what_was_put_last_before_a_kill_is_held(directory: Path) -> None:
-    first = Custodian.connect(directory)
-    first.close()
+async def test_what_was_put_last_before_a_kill_is_held(directory: Path, pid: int) -> None:
     ran = run_client(
         directory,
         """
@@ -63,7 +77,7 @@ async def test_what_was_put_last_before_a_kill_is_held(directory: Path) -> None:
     assert ran.returncode == -signal.SIGKILL, ran.stderr
     second = Custodian.connect(directory)
     try:
-        assert second.pid == first.pid
+        assert second.pid == pid
         assert list(second.entries) == [f"pipe/{number}" for number in range(40) if number != 7]
         for number in (0, 39):
             entry = second.entries[f"pipe/{number}"]
@@ -114,8 +128,7 @@ async def test_a_process_outlives_the_client_that_had_it_started(directory: Path
     custodian.close()
 
 
-async def test_a_started_process_has_an_exit_code_and_can_be_killed(directory: Path) -> None:
-    custodian = Custodian.connect(directory)
+async def test_a_started_process_has_an_exit_code_and_can_be_killed(custodian: Custodian) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     quick = custodian.start(["/bin/sh", "-c", "exit 3"], null, null)
     slow = custodian.start(["/bin/sleep", "1000"], null, null)
@@ -131,7 +144,6 @@ async def test_a_started_process_has_an_exit_code_and_can_be_killed(directory: P
     for process in (quick, slow):
         process.close()
     os.close(null)
-    custodian.close()
 
 
 async def test_only_one_client_at_a_time_is_served(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +155,10 @@ async def test_only_one_client_at_a_time_is_served(directory: Path, monkeypatch:
     first.close()
 
 
-async def test_what_cannot_be_held_is_refused_and_the_rest_goes_on(directory: Path) -> None:
-    custodian = Custodian.connect(directory)
+async def test_what_cannot_be_held_is_refused_and_the_rest_goes_on(custodian: Custodian) -> None:
     with pytest.raises(CustodianError, match="too large"):
         await custodian.put("large", bytes(MAX_DATA + 1), [])
     await custodian.put("small", b"", [])
-    custodian.close()
 
 
 def raw_client(directory: Path) -> socket.socket:
@@ -181,11 +191,8 @@ HOSTILE = [
 ]
 
 
-async def test_no_message_ends_it_or_leaves_descriptors_behind(directory: Path) -> None:
+async def test_no_message_ends_it_or_leaves_descriptors_behind(directory: Path, pid: int) -> None:
     """Every kernel ends with this process."""
-    first = Custodian.connect(directory)
-    pid = first.pid
-    first.close()
     with raw_client(directory) as sock:
         _, greeting, _, _ = socket.recv_fds(sock, 1000, 1)
         os.close(greeting[0])
@@ -201,10 +208,7 @@ async def test_no_message_ends_it_or_leaves_descriptors_behind(directory: Path) 
     again.close()
 
 
-def test_a_client_that_takes_no_answers_makes_it_hold_only_so_much(directory: Path) -> None:
-    first = Custodian.connect(directory)
-    pid = first.pid
-    first.close()
+def test_a_client_that_takes_no_answers_makes_it_hold_only_so_much(directory: Path, pid: int) -> None:
     with raw_client(directory) as sock:
         given = os.open(os.devnull, os.O_RDWR)
         socket.send_fds(sock, [b'{"fds": 5, "op": "put", "key": "k", "n": 1}\n'], [given] * 5)
@@ -239,15 +243,13 @@ async def test_the_end_is_at_once_and_the_next_custodian_knows_nothing(directory
     following.close()
 
 
-async def test_a_killed_custodian_is_noticed(directory: Path) -> None:
-    custodian = Custodian.connect(directory)
+async def test_a_killed_custodian_is_noticed(custodian: Custodian) -> None:
     await custodian.put("a", b"", [])
     os.kill(custodian.pid, signal.SIGKILL)
     await processes.eventually(lambda: custodian.gone)
     with pytest.raises(CustodianError, match="every kernel with it: restart the daemon"):
         await custodian.put("b", b"", [])
     custodian.remove("a")
-    custodian.close()
 
 
 def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ def seats() -> Iterator[list[Seat]]:
 
 
 def test_each_kernel_has_its_own_processes_and_those_of_none(seats: list[Seat]) -> None:
-    """More than is enough is measured exactly."""
     large, small = (Census().used(seat, seats, (), 1 << 40) for seat in seats)
     assert large - small > LARGE * 0.9
     # More than is enough is measured exactly.
@@ -47,13 +46,10 @@ def test_each_kernel_has_its_own_processes_and_those_of_none(seats: list[Seat]) 
 
 def test_there_is_one_walk_for_all(seats: list[Seat], monkeypatch: pytest.MonkeyPatch) -> None:
     """In which a new kernel is counted at once."""
-    # A new kernel is counted at once.
     monkeypatch.setattr(census, "AGE", 3600)
     counted = Census()
     counted.used(seats[1], seats[1:], (), 1 << 40)
     assert counted.used(seats[0], seats, (), 1 << 40) > LARGE
-    # There is one walk for all.
-    monkeypatch.setattr(census, "AGE", 3600)
     counted = Census()
     first = counted.used(seats[0], seats, (), 1 << 40)
     monkeypatch.setattr(processes, "descendants", lambda _pid: pytest.fail("it walks again"))

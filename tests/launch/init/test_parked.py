@@ -34,12 +34,18 @@ class Nursery:
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.poll = select.poll()
-        self.parked = Parked(self.ours, self.poll)
         self.copied: list[int] = []
         self.gone: list[int] = []
         self.taken: list[int] = []
-        self.parked.on_copied, self.parked.on_gone = self.copied.append, self.gone.append
-        self.parked.on_taken = lambda kernel, _pid: self.taken.append(kernel)
+        self.on_untaken: Callable[[int], None] = lambda kernel: None
+        self.parked = Parked(
+            self.ours,
+            self.poll,
+            on_copied=self.copied.append,
+            on_gone=self.gone.append,
+            on_untaken=lambda kernel: self.on_untaken(kernel),
+            on_taken=lambda kernel, _pid: self.taken.append(kernel),
+        )
         self.pids: list[int] = []
 
     def say(self, data: bytes, *, descriptor: Callable[[], int] | None = None) -> socket.socket:
@@ -252,7 +258,7 @@ def test_a_copy_that_is_dropped_cannot_talk_without_end(nursery: Nursery) -> Non
     def wait() -> None:
         assert select.select([nursery.parked._copies[1][1]], [], [], PATIENCE)[0]
 
-    nursery.parked.on_untaken = hear
+    nursery.on_untaken = hear
     nursery.fork(begin)
     nursery.serve()
     os.write(writer, b"1")

@@ -15,6 +15,9 @@ import pytest
 from cellblock.launch.init import processes
 from cellblock.walls.linux import syscall
 from processes import alive, eventually
+from scripts import printed
+
+IMPORT = "from cellblock.launch.init import processes"
 
 
 @pytest.fixture
@@ -105,8 +108,6 @@ def test_killing_minds_none_that_belongs_to_somebody_else(monkeypatch: pytest.Mo
 async def test_a_process_may_die_with_its_parent() -> None:
     script = """
 import os, signal, time
-from cellblock.launch.init import processes
-from cellblock.walls.linux import syscall
 reader, writer = os.pipe()
 pid = os.fork()
 if pid == 0:
@@ -116,7 +117,9 @@ if pid == 0:
 os.read(reader, 1)
 print(pid)
 """
-    pid = int(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout)
+    (pid,) = map(
+        int, subprocess.run([sys.executable, "-c", IMPORT + script], stdout=subprocess.PIPE, check=True).stdout.split()
+    )
     await eventually(lambda: not alive(pid))
 
 
@@ -124,8 +127,6 @@ print(pid)
 def test_orphans_come_to_a_subreaper() -> None:
     script = """
 import os
-from cellblock.launch.init import processes
-from cellblock.walls.linux import syscall
 processes.become_subreaper()
 reader, writer = os.pipe()
 if (middle := os.fork()) == 0:
@@ -137,7 +138,7 @@ os.waitpid(middle, 0)
 os.write(writer, b"x")
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-    assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout == b"7\n"
+    assert printed(IMPORT + script) == ["7"]
 
 
 async def test_a_process_is_stopped_when_none_of_its_threads_can_run() -> None:
@@ -206,15 +207,18 @@ def test_a_look_at_memory_walks_over_page_tables_only_if_it_may_be_over_the_limi
     assert str(os.getpid()) in walked
 
 
+def apart(program: str) -> list[str]:
+    """Run a program in a pid namespace of its own, and return the lines that it prints."""
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", sys.executable, "-c"]
+    done = subprocess.run([*command, f"{IMPORT}\n{program}"], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces")
 def test_only_processes_of_the_namespace_are_counted_if_proc_shows_others() -> None:
     """Its own /proc is not mounted: what is there is that of the namespace around it."""
-    program = (
-        "from cellblock.launch.init import processes; print(len(processes._pids_of_namespace()), processes.has_own_proc())"
-    )
-    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["1", "False"], done.stderr
+    assert apart("print(len(processes._pids_of_namespace()), processes.has_own_proc())") == ["1 False"]
     assert processes.has_own_proc()
     assert str(os.getpid()) in processes._pids_of_namespace()
 
@@ -223,7 +227,6 @@ def test_only_processes_of_the_namespace_are_counted_if_proc_shows_others() -> N
 def test_what_is_below_another_process_is_known_if_proc_has_other_numbers() -> None:
     program = """
 import os, signal
-from cellblock.launch.init import processes
 top, ours = os.pipe()
 if not (child := os.fork()):
     if (below := os.fork()):
@@ -233,9 +236,7 @@ below = int(os.read(top, 20))
 print(processes.descendants(child) == processes.children(child) == [below], processes.descendants(below))
 print(processes.descendants(os.getpid()) == [child, below], processes.descendants(10_000_000))
 """
-    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["True []", "True []"], done.stderr
+    assert apart(program) == ["True []", "True []"]
 
 
 def test_no_room_for_a_descriptor_out_of_the_way_is_a_lack_of_descriptors() -> None:

@@ -2,61 +2,46 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import importlib.util
 
 import pytest
 
+from scripts import printed
+
 _SCRIPT = """
-import os, random, sys, tempfile
+import multiprocessing, os, random, tempfile, warnings
 from cellblock.launch.init.specialise import reseed
-DRAW = {
+warnings.simplefilter("ignore")  # NumPy has threads
+draws = {
     "random": lambda: random.random(),
     "tempfile": lambda: next(tempfile._get_candidate_names()),
     "authkey": lambda: bytes(multiprocessing.current_process().authkey).hex(),
-    "numpy": lambda: numpy.random.random(),
 }
-what, fresh = sys.argv[1], sys.argv[2] == "fresh"
-if what == "authkey": import multiprocessing
-if what == "numpy": import numpy.random
-DRAW[what]()
-drawn = []
-for _ in range(2):
-    reader, writer = os.pipe()
-    if (pid := os.fork()) == 0:
-        if fresh: reseed()
-        os.write(writer, str(DRAW[what]()).encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    drawn.append(os.read(reader, 1000))
-print(drawn[0] == drawn[1])
+if NUMPY:
+    import numpy.random
+    draws["numpy"] = lambda: numpy.random.random()
+def shared(draw, *before):
+    draw()
+    drawn = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        if (pid := os.fork()) == 0:
+            for act in before: act()
+            os.write(writer, str(draw()).encode())
+            os._exit(0)
+        os.waitpid(pid, 0)
+        drawn.append(os.read(reader, 1000))
+    return drawn[0] == drawn[1]
+for draw in draws.values(): print(shared(draw, reseed))
+# Or these could not fail. Python itself sees to `random` in a fork, and to names of temporary files.
+for name in {"authkey", "numpy"} & draws.keys(): print(shared(draws[name]))
 """
 
 
-def printed(script: str, *arguments: str) -> str:
-    """Return what a script prints."""
-    command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def forks_share(what: str, fresh: str) -> bool:
-    """Whether two forks of a process draw the same."""
-    return printed(_SCRIPT, what, fresh) == "True\n"
-
-
-@pytest.mark.parametrize("what", ["random", "tempfile", "authkey", pytest.param("numpy", marks=pytest.mark.slow)])
-def test_new_luck_is_not_shared(what: str) -> None:
-    if what == "numpy":
-        pytest.importorskip("numpy")
-    assert not forks_share(what, "fresh")
-
-
-@pytest.mark.parametrize("what", ["authkey", pytest.param("numpy", marks=pytest.mark.slow)])
-def test_old_luck_would_be_shared(what: str) -> None:
-    """Or the test above could not fail. (Python itself sees to `random` in a fork, and to names of temporary files.)"""
-    if what == "numpy":
-        pytest.importorskip("numpy")
-    assert forks_share(what, "stale")
+@pytest.mark.parametrize("numpy", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_new_luck_is_not_shared(numpy: bool) -> None:
+    numpy = numpy and importlib.util.find_spec("numpy") is not None
+    assert printed(_SCRIPT.replace("NUMPY", str(numpy))) == ["False"] * (3 + numpy) + ["True"] * (1 + numpy)
 
 
 def test_modules_that_nobody_loaded_stay_unloaded() -> None:
@@ -66,7 +51,7 @@ from cellblock.launch.init.specialise import reseed
 reseed()
 print({"numpy", "torch", "multiprocessing"} & set(sys.modules))
 """
-    assert printed(script) == "set()\n"
+    assert printed(script) == ["set()"]
 
 
 def test_the_directory_for_temporary_files_is_looked_up_again() -> None:
@@ -78,4 +63,4 @@ os.environ["TMPDIR"] = "/var/tmp"
 reseed()
 print(tempfile.gettempdir())
 """
-    assert printed(script) == "/var/tmp\n"
+    assert printed(script) == ["/var/tmp"]

@@ -226,9 +226,11 @@ async def to_web(start: Starter, port: int, limits: EgressLimits | None = None) 
     return await start.proxy(f"web.test:{port}", f"127.0.0.1:{port}", names={"web.test": ["127.0.0.1"]}, limits=limits)
 
 
-async def tunnel(running: Running, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a tunnel through a proxy, to web.test."""
+async def tunnel(
+    running: Running, port: int, host: str = "web.test", early: bytes = b""
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a tunnel through a proxy."""
     reader, writer = await running.connect()
-    writer.write(f"CONNECT web.test:{port} HTTP/1.1\r\nHost: web.test:{port}\r\n\r\n".encode())
+    writer.write(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode() + early)
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 200 Connection established\r\n\r\n"
     return reader, writer

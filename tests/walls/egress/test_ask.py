@@ -1,110 +1,19 @@
-"""Hosts that no rule names, where somebody is asked about them."""
+"""Clients of a proxy that wait while somebody is asked about their host. test_gate.py has the decisions."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate
-from cellblock.walls.egress.live import LiveNetwork
-from cellblock.walls.egress.names import Address, Target
-from cellblock.walls.egress.rules import Denial, Rules
-from clocks import Clock
 from processes import eventually
 
 from .conftest import Running, Starter
 
-NAMES = {"asked.test": ["93.184.215.14"], "inner.test": ["10.0.0.1"], "mixed.test": ["93.184.215.14", "127.0.0.1"]}
-
-
-class World:
-    """Names, addresses and somebody to ask."""
-
-    def __init__(self, answer: bool, *patterns: str, denied: Sequence[str] = ()) -> None:
-        self.answer = answer
-        self.asked: list[tuple[str, int]] = []
-        self.dialled: list[str] = []
-        self.denials: list[Denial] = []
-        self.peers: list[socket.socket] = []
-        rules = Rules.parse(patterns, denied)
-        self.gate = Gate(LiveNetwork(rules), EgressLimits(), self.denials.append, self.resolve, self.dial, self.ask)
-        self.client, self.served = socket.socketpair()
-        self.peers += [self.client, self.served]
-
-    async def open(self, name: str) -> socket.socket:
-        return await self.gate.open(Target(name, 443), "CONNECT", self.served)
-
-    async def ask(self, host: str, port: int) -> bool:
-        assert not self.dialled
-        self.asked.append((host, port))
-        return self.answer
-
-    async def resolve(self, name: str) -> Sequence[str]:
-        return NAMES[name]
-
-    async def dial(self, address: Address, port: int) -> socket.socket:
-        self.dialled.append(f"{address}:{port}")
-        here, there = socket.socketpair()
-        self.peers.append(there)
-        return here
-
-
-@asynccontextmanager
-async def world(answer: bool, *patterns: str, denied: Sequence[str] = ()) -> AsyncIterator[World]:
-    made = World(answer, *patterns, denied=denied)
-    try:
-        yield made
-    finally:
-        await made.gate.close()
-        for peer in made.peers:
-            peer.close()
-
-
-async def test_what_is_let_through_is_dialled() -> None:
-    async with world(True) as there:
-        (await there.open("asked.test")).close()
-        assert there.asked == [("asked.test", 443)]
-        assert there.dialled == ["93.184.215.14:443"]
-        assert there.denials == []
-
-
-async def test_what_is_not_let_through_is_refused_and_reported() -> None:
-    async with world(False) as there:
-        with pytest.raises(DeniedError):
-            await there.open("asked.test")
-        assert (len(there.asked), len(there.denials), there.dialled) == (1, 1, [])
-
-
-async def test_what_a_rule_allows_or_denies_is_not_asked_for() -> None:
-    async with world(True, "asked.test", denied=["inner.test"]) as there:
-        (await there.open("asked.test")).close()
-        with pytest.raises(DeniedError):
-            await there.open("inner.test")
-        assert there.asked == []
-
-
-async def test_nobody_can_let_an_inner_address_through() -> None:
-    for name in ("inner.test", "mixed.test"):
-        async with world(True) as there:
-            with pytest.raises(DeniedError):
-                await there.open(name)
-            assert (there.asked, there.dialled) == ([(name, 443)], [])
-
-
-async def test_waiting_for_an_answer_takes_nothing_off_the_time_to_connect() -> None:
-    with Clock() as clock:
-        async with world(True) as there:
-
-            async def slow(host: str, port: int) -> bool:
-                await clock.advance(2 * EgressLimits().connect_seconds)
-                return True
-
-            there.gate._ask = slow
-            (await there.open("asked.test")).close()
+NAMES = {"asked.test": ["93.184.215.14"]}
 
 
 class Person:
@@ -168,14 +77,3 @@ async def test_withdrawn_questions_are_refused_connections(start: Starter) -> No
         running.proxy.withdraw_questions()
         assert (await asyncio.to_thread(client.recv, 4096)).startswith(b"HTTP/1.1 403 Forbidden")
         assert (person.withdrawn, running.dialled) == (1, [])
-
-
-async def test_a_cancelled_question_leaves_nothing_whenever_that_comes() -> None:
-    for turns in range(12):
-        async with world(True) as there:
-            opening = asyncio.ensure_future(there.open("asked.test"))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            opening.cancel()
-            with suppress(asyncio.CancelledError):
-                (await opening).close()

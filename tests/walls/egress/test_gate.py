@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -14,6 +14,7 @@ from cellblock.walls.egress.gate import DeniedError, EgressLimits, Gate, Unreach
 from cellblock.walls.egress.live import LiveNetwork
 from cellblock.walls.egress.names import Address, Target, canonical_host
 from cellblock.walls.egress.rules import Denial, Rules
+from clocks import Clock
 
 PUBLIC, OTHER, METADATA = "93.184.216.34", "93.184.216.35", "169.254.169.254"
 
@@ -61,9 +62,11 @@ class World:
     async def open(self, host: str, *allowed: str, denied: tuple[str, ...] = (), port: int = 443) -> None:
         rules = Rules.parse(allowed, denied)
         gate = Gate(LiveNetwork(rules), EgressLimits(), self.denied.append, self.resolve, self.dial, self.ask)
-        with client() as served:
-            (await gate.open(Target(canonical_host(host), port), "CONNECT", served)).close()
-        await gate.close()
+        try:
+            with client() as served:
+                (await gate.open(Target(canonical_host(host), port), "CONNECT", served)).close()
+        finally:
+            await gate.close()
 
 
 async def test_an_allowed_name_is_looked_up_once_and_its_address_dialled() -> None:
@@ -92,23 +95,42 @@ async def test_somebody_is_asked_about_what_no_rule_names() -> None:
                 await world.open("a.example")
         assert world.asked == [("a.example", 443)]
         assert world.dialled == [f"{PUBLIC}:443"] * yes
+        assert len(world.denied) == (not yes)
 
 
-async def test_nobody_can_let_an_address_through_that_is_never_reached() -> None:
-    world = World({"a.example": [METADATA]})
-    world.lets_through = True
-    with pytest.raises(DeniedError, match="metadata"):
+async def test_waiting_for_an_answer_takes_nothing_off_the_time_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Clock() as clock:
+
+        async def slow(host: str, port: int) -> bool:
+            await clock.advance(2 * EgressLimits().connect_seconds)
+            return True
+
+        world = World({"a.example": [PUBLIC]})
+        monkeypatch.setattr(world, "ask", slow)
         await world.open("a.example")
-    assert world.dialled == []
 
 
-async def test_one_bad_address_spoils_a_name() -> None:
-    cases: list[list[str]] = [[PUBLIC, METADATA], [METADATA, PUBLIC]]
-    for found in cases:
-        world = World({"a.example": found})
-        with pytest.raises(DeniedError, match="metadata"):
-            await world.open("a.example", "a.example")
-        assert world.dialled == []
+async def test_a_cancelled_question_leaves_nothing_whenever_that_comes() -> None:
+    for turns in range(12):
+        world = World({"a.example": [PUBLIC]})
+        world.lets_through = True
+        opening = asyncio.ensure_future(world.open("a.example"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with suppress(asyncio.CancelledError):
+            await opening
+
+
+async def test_one_bad_address_spoils_a_name_that_a_rule_or_a_person_allows() -> None:
+    for found in ([METADATA], [PUBLIC, METADATA], [METADATA, PUBLIC]):
+        for allowed in ((), ("a.example",)):
+            world = World({"a.example": found})
+            world.lets_through = True
+            with pytest.raises(DeniedError, match="metadata"):
+                await world.open("a.example", *allowed)
+            assert world.dialled == []
+            assert len(world.asked) == (not allowed)
 
 
 async def test_the_next_address_is_tried_if_one_refuses() -> None:

@@ -14,7 +14,7 @@ from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.egress.names import Address
 from processes import descriptors, eventually
 
-from .conftest import Starter, port_of
+from .conftest import Starter, port_of, tunnel
 
 FLOOD = """
 import os, resource, selectors, socket, sys
@@ -36,14 +36,8 @@ async def test_30_more_connections_than_allowed(start: Starter) -> None:
     """Those beyond the limit get a 503 that says so; those that are served go on; and when one ends there is room."""
     port = await start.echo()
     running = await start.proxy(f"127.0.0.1:{port}", limits=EgressLimits(connections=3))
-    request = f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
-    served = []
-    for _ in range(3):
-        reader, writer = await running.connect()
-        writer.write(request)
-        assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
-        served.append((reader, writer))
-    answer = await running.ask(request)
+    served = [await tunnel(running, port, "127.0.0.1") for _ in range(3)]
+    answer = await running.ask(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
     assert answer.startswith(b"HTTP/1.1 503 Too Many Connections\r\n")
     assert answer.endswith(b"cellblock: this session has reached its limit of 3 connections; close some\n")
     assert await running.socks_name(b"127.0.0.1", port) == 1
@@ -129,9 +123,7 @@ async def test_30_endless_response_header(start: Starter) -> None:
 async def test_silence_ends_a_tunnel(start: Starter) -> None:
     port = await start.echo()
     running = await start.proxy(f"127.0.0.1:{port}", limits=EgressLimits(idle_seconds=0.1))
-    reader, writer = await running.connect()
-    writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-    await reader.readuntil(b"\r\n\r\n")
+    reader, writer = await tunnel(running, port, "127.0.0.1")
     with pytest.raises(ConnectionResetError):
         await asyncio.wait_for(reader.read(), 5)
     writer.close()

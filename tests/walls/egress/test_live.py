@@ -18,7 +18,7 @@ from cellblock.walls.egress.rules import Denial
 from cellblock.walls.sandbox.policy import Network
 from processes import eventually
 
-from .conftest import Starter
+from .conftest import Starter, tunnel
 
 PUBLIC = "93.184.215.14"
 
@@ -233,9 +233,7 @@ async def test_tunnels_to_a_removed_host_are_reset_and_others_go_on(start: Start
     running = await start.proxy(f"127.0.0.1:{port}", f"127.0.0.1:{other}")
     tunnels = []
     for to in (port, other):
-        reader, writer = await running.connect()
-        writer.write(f"CONNECT 127.0.0.1:{to} HTTP/1.1\r\nHost: 127.0.0.1:{to}\r\n\r\n".encode())
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        reader, writer = await tunnel(running, to, "127.0.0.1")
         writer.write(b"before")
         assert await reader.readexactly(6) == b"before"
         tunnels.append((reader, writer))

@@ -9,7 +9,6 @@ import threading
 import h11
 import pytest
 
-from cellblock.common.turns import Turns
 from suite import first_quick
 
 from .conftest import Starter
@@ -113,26 +112,3 @@ async def test_trailers_without_end_are_refused(start: Starter) -> None:
     assert not (await running.ask(request(port))).endswith(b"0\r\n\r\n")
     await running.ask(request(port, CHUNKED + trailers, b"POST"))
     assert not heard[-1].endswith(b"0\r\n\r\n")
-
-
-async def test_one_goes_on_in_each_turn_of_the_loop() -> None:
-    taken: list[int] = []
-    turns = Turns()
-
-    async def work(number: int) -> None:
-        for _ in range(3):
-            await turns.give_way()
-            taken.append(number)
-            turns._until = 0  # as if that had taken long
-
-    await asyncio.gather(*(work(number) for number in range(3)))
-    assert taken == [0, 1, 2] * 3
-
-
-async def test_who_is_cancelled_while_it_waits_takes_no_turn() -> None:
-    turns = Turns()
-    first, second = (asyncio.create_task(turns.give_way()) for _ in range(2))
-    await asyncio.sleep(0)
-    first.cancel()
-    await asyncio.wait_for(second, 5)
-    assert first.cancelled()

@@ -11,7 +11,7 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from cellblock.walls.egress.gate import EgressLimits
 from cellblock.walls.keys.authority import authority_certificate
 from cellblock.walls.keys.bindings import Use
 from cellblock.walls.keys.fill import MOST_REPLACED
-from cellblock.walls.keys.opened import OpenedConnection, Opening
+from cellblock.walls.keys.opened import Ask, OpenedConnection, Opening
 from cellblock.walls.keys.tls_end import TlsEnd
 from cellblock.walls.keys.turnkey import server_settings
 
@@ -49,17 +49,25 @@ class World:
         self.secrets[0] |= {"former": [], "removed": False}
         self.log: list[dict[str, Any]] = []
         self.limits = LIMITS
+        self.asks: Ask | None = None
+
+    def opening(self, roots: str | None = None) -> Opening:
+        client = ssl.create_default_context(cafile=roots or self.server.roots)
+        return Opening(server_settings(SEED, {self.at}), client, self.limits, lambda: self.secrets, self.log.append)
+
+    def dial(self) -> socket.socket:
+        upstream = socket.create_connection(("127.0.0.1", self.server.port))
+        upstream.setblocking(False)
+        return upstream
 
     @contextlib.asynccontextmanager
     async def connected(self, *, sni: str = "api.test", roots: str | None = None) -> AsyncIterator[TlsEnd]:
         """Connect as a client in the sandbox."""
-        client = ssl.create_default_context(cafile=roots or self.server.roots)
-        opening = Opening(server_settings(SEED, {self.at}), client, self.limits, lambda: self.secrets, self.log.append)
-        ours, theirs = socket.socketpair()
-        upstream = socket.create_connection(("127.0.0.1", self.server.port))
-        for one in (ours, theirs, upstream):
+        self.ends = ours, theirs = socket.socketpair()
+        for one in self.ends:
             one.setblocking(False)
-        serving = asyncio.create_task(OpenedConnection(opening, self.at, theirs, upstream, b"").serve())
+        opened = OpenedConnection(self.opening(roots), self.at, theirs, self.dial(), b"", self.asks)
+        serving = asyncio.create_task(opened.serve())
         context = ssl.create_default_context(cadata=authority_certificate(SEED).decode())
         context.check_hostname = sni == "api.test"
         end = TlsEnd(ours, context, hostname=sni)
@@ -89,12 +97,6 @@ async def rest(end: TlsEnd) -> bytes:
 def get(world: World, path: str = "/", *headers: str, method: str = "GET", host: str = "") -> bytes:
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host or world.at}", "Connection: close", *headers]
     return "\r\n".join([*lines, "", ""]).encode()
-
-
-@pytest.fixture
-def server() -> Iterator[TlsServer]:
-    with TlsServer(host="api.test") as found:
-        yield found
 
 
 BEARER = {"header": ["Authorization: Bearer {}"]}
@@ -207,15 +209,13 @@ async def test_extensions_and_trailers_of_chunks_are_dropped_and_wrong_chunks_re
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n"])
 async def test_what_is_not_tls_reaches_no_opened_server(server: TlsServer, first: bytes) -> None:
     world = World(server, **BEARER)
-    client = ssl.create_default_context(cafile=server.roots)
-    opening = Opening(server_settings(SEED, {world.at}), client, LIMITS, lambda: world.secrets, world.log.append)
     (ours, theirs), (upstream, reached) = socket.socketpair(), socket.socketpair()
     for one in (ours, theirs, upstream):
         one.setblocking(False)
     with ours, reached:
         await asyncio.get_running_loop().sock_sendall(ours, first)
         async with asyncio.timeout(30):
-            await OpenedConnection(opening, world.at, theirs, upstream, b"").serve()
+            await OpenedConnection(world.opening(), world.at, theirs, upstream, b"").serve()
         reached.settimeout(30)
         assert first[:6] not in reached.recv(65536)
 

@@ -41,6 +41,12 @@ class Machine:
         lines = f"24 1 0:22 / /proc rw - proc proc rw\n31 24 0:27 {mount} {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n"
         (self.proc / "self" / "mountinfo").write_text(lines)
 
+    def run_alone_in(self, path: str) -> Path:
+        """Run in a new group, without other processes."""
+        directory = self.group(path, processes="77\n")
+        self.run_in(f"/{path}")
+        return directory
+
     def find(self) -> cgroups.Availability:
         return cgroups.find(str(self.proc))
 
@@ -82,15 +88,12 @@ def test_a_scope_of_the_users_own_has_groups_beside_it(desktop: Machine) -> None
 def test_the_nearest_group_that_hands_memory_down_is_taken(desktop: Machine) -> None:
     (desktop.top / USER / "app.slice" / "cgroup.subtree_control").write_text("pids\n")
     (desktop.top / USER / "app.slice" / "cgroup.controllers").write_text("pids\n")
-    desktop.group(f"{USER}/app.slice/run-1.scope", processes="77\n")
-    desktop.run_in(f"/{USER}/app.slice/run-1.scope")
+    desktop.run_alone_in(f"{USER}/app.slice/run-1.scope")
     assert desktop.find().directory == str(desktop.top / USER)
 
 
 def test_a_shell_on_a_console_has_none_and_is_told_how(desktop: Machine) -> None:
-    scope = desktop.group("user.slice/user-1000.slice/session-3.scope", processes="77\n")
-    forbid(scope)
-    desktop.run_in("/user.slice/user-1000.slice/session-3.scope")
+    forbid(desktop.run_alone_in("user.slice/user-1000.slice/session-3.scope"))
     found = desktop.find()
     assert found.directory is None
     assert "is delegated to this user" in found.why
@@ -99,25 +102,22 @@ def test_a_shell_on_a_console_has_none_and_is_told_how(desktop: Machine) -> None
 
 def test_a_delegated_service_with_a_subgroup_can_hand_memory_down_when_asked(desktop: Machine) -> None:
     service = desktop.group(f"{USER}/app.slice/own.service")
-    desktop.group(f"{USER}/app.slice/own.service/main", processes="77\n")
+    desktop.run_alone_in(f"{USER}/app.slice/own.service/main")
     (service / "cgroup.subtree_control").write_text("")
-    desktop.run_in(f"/{USER}/app.slice/own.service/main")
     assert desktop.find().directory == str(service)
 
 
 def test_a_group_with_processes_hands_nothing_down(desktop: Machine) -> None:
     desktop.group(f"{USER}/app.slice/own.service", processes="5\n")
-    desktop.group(f"{USER}/app.slice/own.service/main", processes="77\n")
-    desktop.run_in(f"/{USER}/app.slice/own.service/main")
+    desktop.run_alone_in(f"{USER}/app.slice/own.service/main")
     assert desktop.find().directory == str(desktop.top / USER / "app.slice")
 
 
 @pytest.mark.parametrize(("name", "value"), [("memory.max", "1073741824"), ("memory.high", "5"), ("cpu.max", "50000 100000")])
 def test_no_group_is_made_past_a_limit(desktop: Machine, name: str, value: str) -> None:
-    scope = desktop.group(f"{USER}/app.slice/run-1.scope", processes="77\n")
+    scope = desktop.run_alone_in(f"{USER}/app.slice/run-1.scope")
     (desktop.top / USER / "app.slice" / "cpu.max").write_text("max 100000\n")
     (scope / name).write_text(value)
-    desktop.run_in(f"/{USER}/app.slice/run-1.scope")
     found = desktop.find()
     assert found.directory is None
     assert f"{scope} has a {name}" in found.why
@@ -125,8 +125,7 @@ def test_no_group_is_made_past_a_limit(desktop: Machine, name: str, value: str) 
 
 def test_a_limit_above_the_place_holds_anyway(desktop: Machine) -> None:
     (desktop.top / USER / "app.slice" / "memory.max").write_text("1073741824")
-    desktop.group(f"{USER}/app.slice/run-1.scope", processes="77\n")
-    desktop.run_in(f"/{USER}/app.slice/run-1.scope")
+    desktop.run_alone_in(f"{USER}/app.slice/run-1.scope")
     assert desktop.find().directory == str(desktop.top / USER / "app.slice")
 
 
@@ -137,9 +136,8 @@ def test_the_root_may_have_processes_and_groups(machine: Machine) -> None:
 
 
 def test_nothing_is_enabled_for_the_whole_machine(machine: Machine) -> None:
-    machine.group("main", processes="77\n")
+    machine.run_alone_in("main")
     (machine.top / "cgroup.subtree_control").write_text("")
-    machine.run_in("/main")
     found = machine.find()
     assert found.directory is None
     assert "cgroup.subtree_control" in found.remedy
@@ -155,10 +153,7 @@ def test_no_cgroup_v2_at_all(machine: Machine) -> None:
     (machine.proc / "self" / "cgroup").write_text("4:memory:/x\n")
     (machine.proc / "self" / "mountinfo").write_text("24 1 0:22 / /proc rw - proc proc rw\n")
     assert machine.find().why == "there is no cgroup v2"
-
-
-def test_not_on_linux(tmp_path: Path) -> None:
-    assert cgroups.find(str(tmp_path / "none")).why == "there is no cgroup v2"
+    assert cgroups.find(str(machine.proc / "none")).why == "there is no cgroup v2"
 
 
 def test_a_mount_of_a_part_is_followed(machine: Machine) -> None:
@@ -181,8 +176,7 @@ def test_a_path_that_is_another_groups_is_not_believed(machine: Machine) -> None
 
 def test_where_clone3_is_filtered_there_are_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_can_clone_into", lambda: False)
-    machine.group("main", processes="77\n")
-    machine.run_in("/main")
+    machine.run_alone_in("main")
     assert "clone3 is forbidden" in machine.find().why
 
 
@@ -237,26 +231,19 @@ def test_controllers_are_enabled_below_ours_and_nothing_changes_above(place: Pat
     group = cgroups.Groups(str(place)).make()
     assert (place / "cgroup.subtree_control").read_text() == "memory pids cpu"
     assert (Path(group.path).parent / "cgroup.subtree_control").read_text().startswith("+")
-
-
-def test_controllers_are_enabled_in_a_service_with_a_subgroup(place: Path) -> None:
+    # Except in a service with a subgroup.
     (place / "cgroup.subtree_control").write_text("")
     cgroups.Groups(str(place)).make()
     assert (place / "cgroup.subtree_control").read_text().startswith("+")
 
 
-def test_groups_of_two_hosts_are_apart(place: Path) -> None:
+def test_groups_of_two_hosts_are_apart_and_closing_removes_all_of_one(place: Path) -> None:
     first, second = cgroups.Groups(str(place)), cgroups.Groups(str(place))
     assert Path(first.make().path).parent != Path(second.make().path).parent
+    first.make()
     first.close()
     assert len(list(place.glob("cellblock-*"))) == 1
-
-
-def test_closing_removes_everything(place: Path) -> None:
-    groups = cgroups.Groups(str(place))
-    groups.make()
-    groups.make()
-    groups.close()
+    second.close()
     assert not list(place.glob("cellblock-*"))
 
 

@@ -7,7 +7,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -80,9 +80,7 @@ def test_the_last_one_removes_them(tmp_path: Path, held: list[Hold]) -> None:
     assert (tmp_path / ".vscode").exists()
     third.release()
     assert not (tmp_path / ".vscode").exists()
-
-
-def test_who_comes_last_removes_what_others_asked_for(tmp_path: Path, held: list[Hold]) -> None:
+    # Also those that others asked for.
     first, second = take(held, tmp_path, ".vscode", ".env"), take(held, tmp_path, ".idea")
     first.release()
     second.release()
@@ -154,24 +152,22 @@ def test_where_a_link_leads_is_kept_too_and_no_link_is_followed(tmp_path: Path, 
     assert sorted(os.listdir(top)) == [".mcp.json", "way"]
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_what_nobody_may_make_is_left_out(
-    tmp_path: Path, held: list[Hold], monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(number, "no")
+def failing(number: int) -> Callable[..., None]:
+    """Return a function that fails with an error of the system."""
 
-    monkeypatch.setattr(os, "mkdir", refuse)
-    take(held, tmp_path, ".vscode").release()
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
-def test_what_cannot_be_made_for_another_reason_is_an_error(
+def test_what_nobody_may_make_is_left_out_and_any_other_failure_is_an_error(
     tmp_path: Path, held: list[Hold], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "mkdir", refuse)
+    for number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        monkeypatch.setattr(os, "mkdir", failing(number))
+        take(held, tmp_path, ".vscode").release()
+    monkeypatch.setattr(os, "mkdir", failing(errno.ENOSPC))
     with pytest.raises(OSError, match=r"cannot block the creation of \.vscode: No space"):
         take(held, tmp_path, ".vscode")
 
@@ -191,10 +187,7 @@ def test_a_directory_that_somebody_else_locks_is_an_error(
 def test_a_file_system_without_locks_keeps_placeholders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: list[Hold]
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
     take(held, tmp_path, ".vscode").release()
     assert is_placeholder((tmp_path / ".vscode").lstat().st_mode)
 

@@ -29,8 +29,8 @@ put_on_heap()
 heap = next(line for line in open("/proc/self/maps") if "[heap]" in line).split()[0]
 start, size = int(heap.split("-")[0], 16), 1 << 32
 before = resident()
-things = [object() for _ in range(8_000_000)]
-print(sum(start < id(thing) < start + size for thing in things) > 7_900_000)
+things = [bytes(400) for _ in range(400_000)]
+print(sum(start < id(thing) < start + size for thing in things) > 390_000)
 last = object()
 del things
 print(resident() - before > 100)
@@ -66,4 +66,4 @@ async def test_small_objects_of_a_kernel_have_huge_pages(zygote_host: Host) -> N
         pytest.skip("this machine has no huge pages")
     pages = "int(open('/proc/self/smaps_rollup').read().split('AnonHugePages:')[1].split()[0])"
     async with zygote_host.session() as session:
-        assert int(await value(session, f"things = [[] for _ in range(10**6)]\n{pages}")) >= 40 << 10
+        assert int(await value(session, f"things = [bytes(400) for _ in range(200_000)]\n{pages}")) >= 40 << 10

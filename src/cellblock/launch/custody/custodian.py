@@ -280,7 +280,10 @@ class _Custodian:
             close_all(self._answers.popleft().fds)
 
     def _reap(self) -> None:
-        """Reap children that have ended, including orphans of a killed zygote."""
+        """Reap children that have ended, including orphans of a killed zygote.
+
+        The loop of `processes.reap`, which cannot be imported here.
+        """
         orphans = False
         while True:
             try:

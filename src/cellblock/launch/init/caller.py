@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
 import re
 import struct
+from collections.abc import Iterator
 
 from cellblock.walls.linux import abi
 from cellblock.walls.linux.syscall import call
@@ -14,6 +16,9 @@ from cellblock.walls.linux.syscall import call
 _ADDED = struct.Struct("=QIIII")
 _MOST_OF_PATH = 4096
 _PAGE = 4096
+Arguments = tuple[int, ...]
+"""The arguments of a system call."""
+
 _DESCRIPTOR = re.compile(rb"/(?:proc/self|dev)/fd/(\d{1,9})")
 
 
@@ -46,25 +51,28 @@ class Caller:
         finally:
             os.close(memory)
 
-    def open(self, directory: int, path: int, flags: int) -> int:
-        """Return a descriptor (O_PATH) for the file that it names, without opening the file."""
+    @contextlib.contextmanager
+    def opened(self, directory: int, path: int, flags: int) -> Iterator[int]:
+        """Yield a descriptor (O_PATH) for the file that it names, without opening the file."""
         name = self._path(path) if path else b""
-        if (held := _DESCRIPTOR.fullmatch(name)) is not None:  # how the C library changes the mode of a possible link
-            directory, name, flags = int(held[1]), b"", flags | abi.AT_EMPTY_PATH
+        if (named := _DESCRIPTOR.fullmatch(name)) is not None:  # how the C library changes the mode of a possible link
+            directory, name, flags = int(named[1]), b"", flags | abi.AT_EMPTY_PATH
         if not name and not flags & abi.AT_EMPTY_PATH:
             raise FileNotFoundError(errno.ENOENT, "no path")
         number = directory & 0xFFFFFFFF
         where = "cwd" if number == abi.AT_FDCWD & 0xFFFFFFFF else f"fd/{number}"
-        base = os.open(f"/proc/{self.thread}/{where}", os.O_PATH | os.O_CLOEXEC)
-        try:
+        with contextlib.ExitStack() as stack:
+            base = os.open(f"/proc/{self.thread}/{where}", os.O_PATH | os.O_CLOEXEC)
+            stack.callback(os.close, base)
             self._check_there()
             if not name:
-                return os.dup(base)
+                yield base
+                return
             follow = os.O_NOFOLLOW if flags & abi.AT_SYMLINK_NOFOLLOW else 0
             how = struct.pack("QQQ", os.O_PATH | os.O_CLOEXEC | follow, 0, abi.RESOLVE_NO_MAGICLINKS)
-            return call("openat2", base, name, how, len(how))
-        finally:
-            os.close(base)
+            found = call("openat2", base, name, how, len(how))
+            stack.callback(os.close, found)
+            yield found
 
     def process(self) -> int:
         return int(self._fields("status")["Tgid"])

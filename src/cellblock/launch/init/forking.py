@@ -70,11 +70,7 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
     # Prepare everything before the fork, and with few calls: each page that is written to, here or there, is copied.
     look_up()
     init, message = os.getppid(), _COPIED % number
-    ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    null = os.open(os.devnull, os.O_RDWR)
-    if min(ours.fileno(), theirs.fileno(), null) <= _STDERR:  # the code has closed one of these, and the copy opens it again
-        moved = (_socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, _beyond(one.detach())) for one in (ours, theirs))
-        (ours, theirs), null = moved, _beyond(null)
+    ours, theirs, null = _open_connections()
     attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, _INT.pack(theirs.fileno()))]
     shared = fork_safety.shares(nursery)
     told = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, nursery)  # to be detached: it would close the descriptor
@@ -113,6 +109,16 @@ def fork_copy(channel: int, nursery: int, number: int, soon: bool) -> Start | No
         return _wait(ours, channel, init)
     except BaseException:  # of any kind
         end_at_once(1)
+
+
+def _open_connections() -> tuple[_socket.socket, _socket.socket, int]:
+    """Return a pair of connected sockets and the null device, all above standard error."""
+    ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    null = os.open(os.devnull, os.O_RDWR)
+    if min(ours.fileno(), theirs.fileno(), null) <= _STDERR:  # the code has closed one of these, and the copy opens it again
+        moved = (_socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, _beyond(one.detach())) for one in (ours, theirs))
+        (ours, theirs), null = moved, _beyond(null)
+    return ours, theirs, null
 
 
 def _wait(ours: _socket.socket, channel: int, init: int) -> Start:

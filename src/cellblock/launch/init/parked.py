@@ -47,21 +47,27 @@ def receive(sock: socket.socket) -> tuple[bytes, int, int | None]:
 
 
 class Parked:
-    """The copies of one session's workers.
+    """The copies of one session's workers."""
 
-    Attributes:
-        on_copied: Called with the number of a new copy.
-        on_gone: Called with the number of a copy that has ended.
-        on_untaken: Called with the number of a kernel that could not be created from a copy.
-        on_taken: Called with the number of a kernel that was created from a copy, and its pid.
-    """
-
-    def __init__(self, nursery: socket.socket, poll: select.poll) -> None:
+    def __init__(
+        self,
+        nursery: socket.socket,
+        poll: select.poll,
+        *,
+        on_copied: Callable[[int], None],
+        on_gone: Callable[[int], None],
+        on_untaken: Callable[[int], None],
+        on_taken: Callable[[int, int], None],
+    ) -> None:
         """Start without copies.
 
         Args:
             nursery: The socket on which new copies register. All workers and copies have its other end.
             poll: Polls the descriptors to be served.
+            on_copied: Called with the number of a new copy.
+            on_gone: Called with the number of a copy that has ended.
+            on_untaken: Called with the number of a kernel that could not be created from a copy.
+            on_taken: Called with the number of a kernel that was created from a copy, and its pid.
         """
         nursery.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._nursery = nursery
@@ -76,10 +82,8 @@ class Parked:
         """The last children that have ended and were no copies. One may have registered just before."""
         self._numbers: dict[int, int] = {}
         """The descriptor of a connection → the number of its copy."""
-        self.on_copied: Callable[[int], None] = lambda _number: None
-        self.on_gone: Callable[[int], None] = lambda _number: None
-        self.on_untaken: Callable[[int], None] = lambda _kernel: None
-        self.on_taken: Callable[[int, int], None] = lambda _kernel, _pid: None
+        self._on_copied, self._on_gone = on_copied, on_gone
+        self._on_untaken, self._on_taken = on_untaken, on_taken
         poll.register(nursery.fileno(), select.POLLIN)
 
     def __contains__(self, descriptor: int) -> bool:
@@ -120,7 +124,7 @@ class Parked:
         ):
             os.close(descriptor)
             if isinstance(message, Copied) and message.number not in self._copies and pid in self._ended:
-                self.on_gone(message.number)
+                self._on_gone(message.number)
             return
         try:
             sock = socket.socket(fileno=descriptor)
@@ -160,11 +164,11 @@ class Parked:
             message = None
         if message == Copied(number) and sender == pid:
             self._hiding.pop(number, None)
-            self.on_copied(number)
+            self._on_copied(number)
         elif isinstance(message, Untaken) and sender == pid:
-            self.on_untaken(message.kernel)
+            self._on_untaken(message.kernel)
         elif isinstance(message, Taken) and sender != pid and _is_child(sender):
-            self.on_taken(message.kernel, sender)
+            self._on_taken(message.kernel, sender)
         else:
             self._end(number)
 
@@ -203,18 +207,21 @@ class Parked:
                 self._end(number)
 
     def _end(self, number: int) -> None:
+        if number in self._copies:
+            # It is a child of ours that was not waited for, or `ended` would have been called: its pid was not reused.
+            os.kill(self._copies[number][0], signal.SIGKILL)
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """Close the connection to a copy, and report its end."""
         self._hiding.pop(number, None)
-        if number not in self._copies:
-            return
+        self._processors.pop(number, None)
         pid, sock = self._copies.pop(number)
         processes.forget_measuring(pid)
-        self._processors.pop(number, None)
         del self._numbers[sock.fileno()]
         self._poll.unregister(sock.fileno())
         sock.close()
-        # It was a child of ours that was not waited for, or `ended` would have been called: its pid cannot have been reused.
-        os.kill(pid, 9)
-        self.on_gone(number)
+        self._on_gone(number)
 
     def keep(self, numbers: Sequence[int]) -> list[int]:
         """End all copies but some. Return the numbers of missing ones."""
@@ -228,15 +235,9 @@ class Parked:
 
     def ended(self, pid: int) -> None:
         """Handle the end of a process, which may have been a copy."""
-        for number, (copy, sock) in self._copies.items():
+        for number, (copy, _) in self._copies.items():
             if copy == pid:
-                processes.forget_measuring(pid)
-                self._processors.pop(number, None)
-                self._hiding.pop(number, None)
-                del self._copies[number], self._numbers[sock.fileno()]
-                self._poll.unregister(sock.fileno())
-                sock.close()
-                self.on_gone(number)
+                self._forget(number)
                 return
         self._ended.append(pid)
 

@@ -522,6 +522,18 @@ def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
             continue  # the second: what code started with sudo; an exception here would end the process with all its sessions
 
 
+def reap() -> Iterator[tuple[int, int]]:
+    """Yield the id and the wait status of each child that has ended."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
+
+
 def wake_on_signals() -> int:
     """Make SIGCHLD and SIGTERM wake a poll. Return the descriptor to poll."""
     reader, writer = os.pipe()

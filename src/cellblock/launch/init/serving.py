@@ -14,11 +14,11 @@ from typing import NoReturn
 
 from cellblock.launch.init import processes, specialise
 from cellblock.launch.init.census import Census
+from cellblock.launch.init.held_resources import holds_own_only
 from cellblock.launch.init.kernel_objects import KernelObjects
 from cellblock.launch.init.making import Surroundings
 from cellblock.launch.init.parked import Parked
 from cellblock.launch.init.programs import Programs, refuse
-from cellblock.launch.init.quiet import is_quiet
 from cellblock.launch.init.refusing import refusal
 from cellblock.launch.init.seats import Seat
 from cellblock.launch.init.worker import EXIT_BROKEN
@@ -57,7 +57,6 @@ from cellblock.wire.sandbox import Step
 
 _LOOKS = 20
 """How often stopped processes are checked before the host gets the number of running ones"""
-
 
 _LOOK_AT_STUCK = 200.0
 """Milliseconds between two looks at kernels that are killed and have not ended"""
@@ -193,12 +192,17 @@ class Init:
         socket.send_fds(self._inner, [encode_control(ready)], [channel, out, err, *rest])
         for descriptor in rest:
             os.close(descriptor)
-        self._parked = Parked(self._inner, self._poll)  # the worker keeps the other end, and its forks inherit it
-        self._parked.on_copied = self._copy_made
-        self._parked.on_gone = self._copy_gone
-        self._parked.on_taken = self._seat_taken
-        self._parked.on_untaken = self._seat_untaken
-        _place_output(out, err)
+        self._parked = Parked(  # the worker keeps the other end, and its forks inherit it
+            self._inner,
+            self._poll,
+            on_copied=self._copy_made,
+            on_gone=self._copy_gone,
+            on_untaken=self._seat_untaken,
+            on_taken=self._seat_taken,
+        )
+        for source, place in ((out, 1), (err, 2)):
+            os.dup2(source, place)
+            os.close(source)
         os.close(channel)
 
     def _seat(self, control: int, worker: int | None, programs: Programs) -> Seat:
@@ -417,10 +421,7 @@ class Init:
 
     def _workers_and_copies(self) -> set[int]:
         copies = set() if self._parked is None else self._parked.pids
-        return copies | self._workers()
-
-    def _workers(self) -> set[int]:
-        return {seat.worker for seat in self._seats.values() if seat.worker is not None}
+        return copies.union(seat.worker for seat in self._seats.values() if seat.worker is not None)
 
     def _spared(self) -> set[int]:
         """Return the processes whose own children do not belong to approved commands."""
@@ -446,7 +447,7 @@ class Init:
         # Another one may be about to replace it: the host need not wait until Linux has freed its memory.
         stopped = seat.worker is not None and not self._alone(seat) and processes.stop_child(seat.worker)
         below = self._below(seat)
-        quiet = stopped and not below and seat.worker is not None and is_quiet(seat.worker)
+        quiet = stopped and not below and seat.worker is not None and holds_own_only(seat.worker)
         processes.kill(below)
         if seat.worker is not None:
             processes.kill([seat.worker])  # the rest is done when it has ended
@@ -467,13 +468,7 @@ class Init:
         seat.control.close()
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in processes.reap():
             if self._parked is None:  # no session has arrived yet, so it was the worker
                 self._end()
             self._parked.ended(pid)
@@ -525,12 +520,6 @@ def _receive(sock: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(content[: len(content) // descriptors.itemsize * descriptors.itemsize])
     return data, descriptors.tolist()
-
-
-def _place_output(out: int, err: int) -> None:
-    for source, place in ((out, 1), (err, 2)):
-        os.dup2(source, place)
-        os.close(source)
 
 
 def _kill_everything() -> None:

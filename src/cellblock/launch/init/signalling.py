@@ -13,14 +13,12 @@ import struct
 from itertools import pairwise
 
 from cellblock.launch.init import processes
-from cellblock.launch.init.caller import Caller
+from cellblock.launch.init.caller import Arguments, Caller
 from cellblock.walls.linux.syscall import call
 
 _DEEPEST = 4096  # generations
 _LOOKS = 16  # checks of processes that change meanwhile
 _SIGINFO = 128  # bytes
-
-Arguments = tuple[int, ...]
 
 
 def kill(caller: Caller, given: Arguments) -> bool:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Collection
 
 from cellblock.launch.init import signalling
-from cellblock.launch.init.caller import Caller
+from cellblock.launch.init.caller import Arguments, Caller
 from cellblock.walls.linux import abi
 from cellblock.walls.linux.syscall import call
 from cellblock.walls.linux.syscall_numbers import BY_MACHINE
@@ -25,11 +25,9 @@ from cellblock.walls.sandbox.paths import is_inside
 _NOTICE = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 _SETID = 0o6000
-_KEPT = 0xFFFFFFFF  # an owner to leave unchanged
+_LOW = 0xFFFFFFFF  # the half of an argument that is an owner; with all bits set, the owner stays
 _LOOPBACK = "127.0.0.1"
 _PATIENCE = 0.2  # seconds for a connection to the host, which listens
-
-Arguments = tuple[int, ...]
 
 
 class Supervisor:
@@ -133,44 +131,32 @@ class Supervisor:
     def _chmod(self, caller: Caller, directory: int, path: int, mode: int, flags: int) -> None:
         if mode & _SETID:
             raise PermissionError(errno.EPERM, "set-id bits")
-        held = caller.open(directory, path, flags)
-        try:
+        with caller.opened(directory, path, flags) as held:
             self._check_own(held)
             os.chmod(f"/proc/self/fd/{held}", mode & 0o7777)
-        finally:
-            os.close(held)
 
     def _chown(self, caller: Caller, directory: int, path: int, owners: Arguments, flags: int) -> None:
         """Accept if the file already has these owners: tar sets them for every file, if it runs as root."""
-        held = caller.open(directory, path, flags)
-        try:
+        with caller.opened(directory, path, flags) as held:
             self._check_own(held)
             found = os.fstat(held)
-        finally:
-            os.close(held)
-        if any(low not in (_KEPT, now) for low, now in zip(map(_low, owners), (found.st_uid, found.st_gid), strict=True)):
+        if any(owner & _LOW not in (_LOW, now) for owner, now in zip(owners, (found.st_uid, found.st_gid), strict=True)):
             raise PermissionError(errno.EPERM, "owners stay what they are")
 
     def _utimensat(self, caller: Caller, given: Arguments) -> None:
         directory, path, times, flags = given[:4]
         wanted = caller.read(times, 32) if times else None
-        held = caller.open(directory, path, flags if path else abi.AT_EMPTY_PATH)
-        try:
+        with caller.opened(directory, path, flags if path else abi.AT_EMPTY_PATH) as held:
             self._check_own(held)
             call("utimensat", abi.AT_FDCWD, f"/proc/self/fd/{held}".encode(), wanted, 0)
-        finally:
-            os.close(held)
 
     def _truncate(self, caller: Caller, given: Arguments) -> None:
         path, size = given[:2]
         if size > self.file_size:
             raise OSError(errno.EFBIG, "larger than files may be")
-        held = caller.open(abi.AT_FDCWD, path, 0)
-        try:
+        with caller.opened(abi.AT_FDCWD, path, 0) as held:
             self._check_own(held)
             os.truncate(f"/proc/self/fd/{held}", size)
-        finally:
-            os.close(held)
 
     def _check_own(self, held: int) -> None:
         """Check that this user owns an open file, and that the session may change files there."""
@@ -202,7 +188,3 @@ class Supervisor:
             raise OSError(errno.ENETUNREACH, "no network")
         if port not in self.ports:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "not the session's")
-
-
-def _low(argument: int) -> int:
-    return argument & 0xFFFFFFFF

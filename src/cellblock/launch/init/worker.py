@@ -45,16 +45,7 @@ def run_worker(
     """
     status, setup, supervisor = EXIT_BROKEN, None, None
     try:
-        processes.die_with_parent(signal.SIGKILL)
-        if native:
-            _stand_apart(inner)
-        processes.reset_child_signals()
-        processes.offer_to_oom_killer(processes.OOM_WORKER)
-        os.setsid()
-        handed = inner.detach()
-        processes.keep_only({CHANNEL: handed, NURSERY: handed})
-        if native:
-            drop_capabilities()  # `confine` does it anyway; dropping most early saves time when a caller waits
+        _leave_init(inner, native)
         if warmed is None:
             # It takes long and may fail: its messages are for the session's standard error, which comes first.
             setup, supervisor = _take_over()
@@ -96,6 +87,20 @@ def run_worker(
                 sys.__stderr__.flush()
         finally:
             os._exit(status)
+
+
+def _leave_init(inner: socket.socket, native: bool) -> None:
+    """Become an ordinary child process, in a fork of init: with its own session, signals and descriptors."""
+    processes.die_with_parent(signal.SIGKILL)
+    if native:
+        _stand_apart(inner)
+    processes.reset_child_signals()
+    processes.offer_to_oom_killer(processes.OOM_WORKER)
+    os.setsid()
+    handed = inner.detach()
+    processes.keep_only({CHANNEL: handed, NURSERY: handed})
+    if native:
+        drop_capabilities()  # `confine` does it anyway; dropping most early saves time when a caller waits
 
 
 def _stand_apart(inner: socket.socket) -> None:

@@ -212,13 +212,7 @@ class _Zygote:
 
     def _reap(self) -> None:
         orphans = False
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                break
+        for pid, status in processes.reap():
             orphans |= status != 0 or pid not in self._inits
             if pid in self._inits:
                 release_holds(self._inits.pop(pid)[1])

@@ -9,10 +9,11 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Any, Literal
 
 from cellblock.common import telemetry
+from cellblock.common.addresses import connect
 from cellblock.common.telemetry import MakeStep, untraced
 from cellblock.common.threads import Threads
 from cellblock.errors import InvalidInputError, StateError
@@ -355,16 +356,7 @@ async def resolve(name: str) -> list[str]:
 
 async def dial(address: Address, port: int) -> socket.socket:
     """Connect to an address, without a lookup, so that the checked address is the one used."""
-    family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
-    connection = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.get_running_loop().sock_connect(connection, (str(address), port))
-    except BaseException:  # includes cancellation: the socket is ours until it is returned
-        connection.close()
-        raise
-    return connection
+    return await connect(str(address), port)
 
 
 def _getaddrinfo(name: str) -> list[str]:

@@ -11,7 +11,6 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from cellblock.errors import InvalidInputError
 from cellblock.walls.linux import landlock, seccomp, undivided
@@ -96,7 +95,11 @@ def confinement(policy: Policy, workspace: str, root: tuple[int, int], found: in
         InvalidInputError: Landlock cannot enforce the policy.
     """
     around = surroundings(found)
-    own = [Allow(step.source, _access(step), step.optional) for step in binds if isinstance(step, Bind)]
+    own = [
+        Allow(step.source, "write" if step.access == "rw" else "read", step.optional)
+        for step in binds
+        if isinstance(step, Bind)
+    ]
     allowed = (*rules(policy, around.facts, workspace, around.interpreter), *own)
     return Confinement(root, _restrictions(policy, around), allowed=allowed, landlock=found)
 
@@ -177,10 +180,6 @@ def _around(top: str, denied: Sequence[str]) -> Iterator[str]:
         path = os.path.join(top, name)
         if not os.path.islink(path):  # its target is subject to other rules
             yield from _around(path, inner)
-
-
-def _access(step: Bind) -> Literal["read", "write"]:
-    return "write" if step.access == "rw" else "read"
 
 
 def _restrictions(policy: Policy, around: Surroundings) -> Restrictions:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 from cellblock.errors import InvalidInputError, shown
+from cellblock.model.plain import Plain
 from cellblock.walls.sandbox.narrowing import Denials, Hosts, Paths
 from cellblock.walls.sandbox.settings import Section, check_list, read_settings
 
@@ -170,7 +171,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Plain):
     """The permissions of a session: what it may see, change, reach and use.
 
     Attributes:
@@ -390,33 +391,6 @@ class Policy:
             raise InvalidInputError(f"devices: {more[0]!r} is not allowed by the host's policy, which can only be narrowed")
         if other.network.trust not in ("", self.network.trust):
             raise InvalidInputError("network.trust is not allowed by the host's policy, which can only be narrowed")
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Create a policy from the data of `to_dict`."""
-        files: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list | tuple) else value for name, value in data["filesystem"].items()
-        }
-        return cls(
-            Filesystem(**files),
-            Network(
-                tuple(data["network"]["allow"]),
-                tuple(data["network"]["deny"]),
-                data["network"]["ask"],
-                # Policies that were recorded by earlier versions have none of these.
-                http=tuple(data["network"].get("http", ())),
-                within=tuple(tuple(lines) for lines in data["network"].get("within", ())),
-                trust=data["network"].get("trust", ""),
-            ),
-            Resources(**data["resources"]),
-            data["unix_sockets"],
-            data["weaker_proc"],
-            devices=tuple(data.get("devices", ())),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the policy as JSON data."""
-        return dataclasses.asdict(self)
 
 
 _TOP = {

@@ -18,7 +18,7 @@ _MOST = 128 * 2**20
 """Resident bytes that are usually freed in a few milliseconds, and may count twice until then"""
 
 
-def is_quiet(pid: int) -> bool:
+def holds_own_only(pid: int) -> bool:
     """Return whether a stopped worker holds nothing but its own connections, and little memory.
 
     Semaphores of System V belong to no process, but their values may change when one ends (SEM_UNDO).

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from cellblock.launch.init import processes, quiet, system_v
+from cellblock.launch.init import held_resources, processes, system_v
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
@@ -43,14 +43,14 @@ def worker(act: Callable[[], object] = lambda: None) -> Iterator[int]:
 @pytest.fixture(autouse=True)
 def others(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that forks workers here may be large, and other programs may have semaphores."""
-    monkeypatch.setattr(quiet, "_MOST", 2**40)
+    monkeypatch.setattr(held_resources, "_MOST", 2**40)
     if "semaphores" not in request.node.name:
         monkeypatch.setattr(system_v, "sets_of_semaphores", lambda: False)
 
 
 def test_a_worker_with_its_own_connections_is_quiet() -> None:
     with worker() as pid:
-        assert quiet.is_quiet(pid)
+        assert held_resources.holds_own_only(pid)
 
 
 def _exchanged() -> None:
@@ -70,20 +70,20 @@ def test_a_worker_that_holds_anything_else_is_waited_for() -> None:
     ]
     for number, act in enumerate(acts):
         with worker(act) as pid:
-            assert not quiet.is_quiet(pid), number
+            assert not held_resources.holds_own_only(pid), number
 
 
 def test_a_worker_with_much_memory_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with worker() as pid:
-        assert quiet.is_quiet(pid)
-        monkeypatch.setattr(quiet, "_MOST", 2**20)
-        assert not quiet.is_quiet(pid)
+        assert held_resources.holds_own_only(pid)
+        monkeypatch.setattr(held_resources, "_MOST", 2**20)
+        assert not held_resources.holds_own_only(pid)
 
 
 def test_a_worker_that_has_ended_is_waited_for() -> None:
     with worker() as pid:
         pass
-    assert not quiet.is_quiet(pid)
+    assert not held_resources.holds_own_only(pid)
 
 
 def test_semaphores_can_change_when_a_process_ends() -> None:
@@ -94,6 +94,6 @@ def test_semaphores_can_change_when_a_process_ends() -> None:
     try:
         assert system_v.sets_of_semaphores()
         with worker() as pid:
-            assert not quiet.is_quiet(pid)
+            assert not held_resources.holds_own_only(pid)
     finally:
         assert libc.semctl(number, 0, 0) == 0  # IPC_RMID
