@@ -90,7 +90,7 @@ class Browser:
         self.url = url
         self.host = url.partition("//")[2].partition("/")[0].removeprefix("frame.")
         self.origin = f"http://{self.host}"
-        self.client = httpx.Client(base_url=gateway.url, timeout=30)
+        self.client = httpx.Client(base_url=gateway.url, timeout=30, verify=False)
         self.cookie = ""
 
     def get(self, path: str, *, method: str = "GET", host: str = "", **options: Any) -> httpx.Response:
@@ -113,7 +113,7 @@ def opened(gateway: Gateway, session: str) -> Iterator[Browser]:
 
 
 def _opened(gateway: Gateway, session: str, port: int, **options: Any) -> Iterator[Browser]:
-    with Client(gateway.url, token("run")) as client:
+    with Client(gateway.url, token("run"), verify=False) as client:
         browser = Browser(gateway, client.open_port(session, port, **options))
     with browser.client:
         yield browser
