@@ -134,10 +134,6 @@ def raw(path: str, answer: bytes) -> None:
 # -- who gets in ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_ports_are_listed(api: httpx.Client, session: str) -> None:
-    assert api.get("/sessions/s/ports").json() == {"ports": [8501, 8502]}
-
-
 def test_a_ticket_becomes_a_cookie_of_this_host_once(opened: Browser) -> None:
     assert opened.get("/").status_code == 403
     entered = opened.enter()
@@ -431,12 +427,6 @@ def test_an_answer_that_is_no_http_is_an_error(browser: Browser) -> None:
         assert (got.status_code, got.json()["code"]) == (502, "no_answer")
 
 
-def test_the_head_of_an_answer_has_a_limit(browser: Browser) -> None:
-    line = b"A: " + b"b" * 50_000 + b"\r\n"
-    raw("/long", b"HTTP/1.1 200 OK\r\n" + line * 20 + b"Content-Length: 0\r\n\r\n")
-    assert browser.get("/long").status_code == 502
-
-
 def test_a_second_answer_is_dropped(browser: Browser) -> None:
     """Response splitting: the next request gets its own answer."""
     second = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
@@ -514,24 +504,16 @@ def test_a_web_socket_carries_messages_in_both_directions(sockets: Browser) -> N
         assert connection.recv(10) == b"\xff" * 100
 
 
-def test_a_web_socket_of_another_page_is_refused(sockets: Browser) -> None:
-    cases: list[str | None] = [None, "http://evil.example", "null"]
-    for origin in cases:
+def test_a_web_socket_that_is_no_part_of_the_page_is_refused(sockets: Browser, browser: Browser) -> None:
+    cases: list[tuple[Browser, str | None, dict[str, str], int]] = [
+        *((sockets, origin, {}, 403) for origin in (None, "http://evil.example", "null")),
+        (sockets, sockets.origin, {"Cookie": f"{COOKIE}=other"}, 403),
+        (browser, browser.origin, {}, 502),  # a server without WebSockets
+    ]
+    for at, origin, headers, status in cases:
         with pytest.raises(InvalidStatus) as caught:
-            web_socket(sockets, origin)
-        assert caught.value.response.status_code == 403
-
-
-def test_a_web_socket_without_the_cookie_is_refused(sockets: Browser) -> None:
-    with pytest.raises(InvalidStatus) as caught:
-        web_socket(sockets, sockets.origin, Cookie=f"{COOKIE}=other")
-    assert caught.value.response.status_code == 403
-
-
-def test_a_server_without_web_sockets_is_an_error(browser: Browser) -> None:
-    with pytest.raises(InvalidStatus) as caught:
-        web_socket(browser, browser.origin)
-    assert caught.value.response.status_code == 502
+            web_socket(at, origin, **headers)
+        assert caught.value.response.status_code == status
 
 
 def test_a_web_socket_ends_with_its_session(gateway: Gateway, tmp_path: Path) -> None:
