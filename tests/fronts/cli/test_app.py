@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,7 +116,7 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs(
 ) -> None:
     with Approvals() as trail:
         blanks = json.dumps({"command": f"echo{' ' * 5000}; rm"}).encode()
-        await trail.add(Decision("allow", "person", "blanks", "shell", "shell", "shell", blanks, 1e9))
+        await trail.add(Decision("allow", "person", "blanks", "shell", "shell", "shell", blanks, time.time()))
         for number in range(3):
             arguments = b'{"text":"\\u001b[31m%d"}' % number
             await trail.add(Decision("allow", "person", "the session\x1b[1m", "tool", "files", "write", arguments, 1e9))
