@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -146,16 +147,17 @@ def test_a_body_of_too_many_values_is_not_parsed(gateway: Gateway, path: str) ->
 
 
 async def test_a_body_that_trickles_in_is_let_go() -> None:
-    """Each byte comes within the client's patience, and all of them would take for ever."""
+    """Each byte comes within the client's patience, and all of them would take longer."""
 
     async def trickle() -> AsyncIterator[bytes]:
-        while True:
+        for _ in range(200):
             await asyncio.sleep(0.01)
             yield b" "
 
-    async def read(_scope: Scope, receive: Receive, _send: Send) -> None:
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive())["more_body"]:
             pass
+        await Response()(scope, receive, send)
 
     guard = Guard(read, GatewayOptions(token="t", patience=0.2), None)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as client:
