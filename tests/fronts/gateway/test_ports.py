@@ -417,6 +417,7 @@ def test_an_answer_that_is_no_http_is_an_error(browser: Browser) -> None:
         ("half", b"HTTP/1.1 200 OK\r\nContent-"),
         ("endless", b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 50_000),
         ("long-line", b"HTTP/1.1 200 OK\r\nA: " + b"b" * 200_000),
+        ("long-head", b"HTTP/1.1 200 OK\r\n" + 20 * (b"A: " + b"b" * 50_000 + b"\r\n") + b"Content-Length: 0\r\n\r\n"),
         ("switch", b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\nraw"),
         ("two-lengths", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab"),
         ("folded", b"HTTP/1.1 200 OK\r\nA: b\r\n\tc\x00d\r\nContent-Length: 0\r\n\r\n"),
