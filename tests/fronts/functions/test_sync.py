@@ -45,6 +45,11 @@ def test_a_name_means_one_session_until_it_is_destroyed() -> None:
     assert cellblock.get_or_create("one").kernel_id != first.kernel_id
 
 
+def test_bash() -> None:
+    cellblock.get_or_create("shell")
+    assert cellblock.execute("shell", "echo one; echo two", language="bash").output == "one\ntwo\n"
+
+
 @pytest.mark.slow
 def test_code_is_repaired_and_run_again() -> None:
     kernel = cellblock.get_or_create("retry")
