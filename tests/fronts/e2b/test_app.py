@@ -20,7 +20,7 @@ import pytest
 from cellblock.errors import AccessError, InvalidInputError
 from cellblock.fronts.e2b.app import allowed
 from cellblock.fronts.e2b.serve import HOME, serve, workspace_for
-from cellblock.service.store.tokens import Token, Tokens
+from cellblock.service.store.tokens import Scope, Token, Tokens
 from fronts.e2b.conftest import run
 from fronts.e2b.test_processes import STREAM, bash, envelope
 from gateways import Gateway, own_gateway, token
@@ -117,8 +117,9 @@ async def test_tokens_that_may_only_look_run_nothing() -> None:
     async def app(scope: Any, *_: Any) -> None:
         reached.append(scope["path"])
 
-    for scopes, session in (("read", ""), ("run", "x"), ("approve", "")):
-        caller = Token("1", "test", frozenset([scopes]), session)
+    callers: list[tuple[Scope, str]] = [("read", ""), ("run", "x"), ("approve", "")]
+    for scope, session in callers:
+        caller = Token("1", "test", frozenset([scope]), session)
         for path in ("/health", *(path for _, path in REQUESTS)):
             with nullcontext() if path == "/health" else pytest.raises(AccessError, match="the scope 'run', for all sessions"):
                 await allowed(app)({"type": "http", "path": path, "cellblock.caller": caller}, Any, Any)  # type: ignore[arg-type]
