@@ -212,8 +212,7 @@ async def shared_host_kept_warm(tmp_path_factory: pytest.TempPathFactory) -> Asy
     """The host that plain executors share, open for the whole module: an example must not wait for a cold start."""
     host = await acquire()
     async with host.session(isolate="native", working_dir=tmp_path_factory.mktemp("work")):
-        pass  # its fork server stays, like the one without a sandbox
-    await host.start()
+        pass  # its fork server stays
     yield
     release(host)
     await host.close()

@@ -109,12 +109,13 @@ def test_using_the_executor_loads_neither_ipython_nor_a_server() -> None:
 
 def test_the_first_executor_starts_a_zygote_before_it_loads_what_a_session_needs() -> None:
     script = """
-import asyncio, json, sys
+import asyncio, json, os, sys
 from cellblock import CodeExecutor
 
 def tell(event, _arguments):
     if event == "subprocess.Popen":
-        print(json.dumps(sorted(sys.modules)))
+        print(json.dumps(sorted(sys.modules)), flush=True)
+        os._exit(0)  # before the zygote starts: nothing is left
 
 async def main():
     async with CodeExecutor(sandbox=False):

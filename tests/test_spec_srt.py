@@ -6,7 +6,6 @@ They run srt itself. Where it is missing they fail, and say what to install.
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import shutil
@@ -15,11 +14,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
-import zipfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +27,7 @@ from cellblock.walls.sandbox import srt
 from cellblock.walls.sandbox.policy import Filesystem, Network, Policy
 from cellblock.walls.sandbox.srt import SrtPolicy
 from cells import ok, value
+from package_index import package_index, wheel
 from processes import alive, below, command_line, eventually
 from web_servers import web_server
 
@@ -122,9 +118,12 @@ async def test_the_documented_default_settings_do_the_same(tmp_path: Path) -> No
     assert (tmp_path / "new").read_text() == "x"
 
 
-async def test_a_custom_sandbox_lets_code_reach_what_it_allows_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["ours", "srt's"])
+async def test_a_custom_sandbox_lets_code_reach_what_it_allows_and_nothing_else(own: bool, tmp_path: Path) -> None:
     with web_server("127.0.0.2") as port, web_server("127.0.0.2") as other:
-        policy = SrtPolicy.load(settings_file(tmp_path, allowedDomains=[f"127.0.0.2:{port}"]))
+        allowed = f"127.0.0.2:{port}"
+        ours = Policy(network=Network((allowed,)))
+        policy = SrtPolicy.load(settings_file(tmp_path, allowedDomains=[allowed])) if own else ours
         async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
             await ok(session, "import requests, urllib.request")
             assert (await session.execute(f"print(requests.get('http://127.0.0.2:{port}').text)")).text == "hello"
@@ -133,14 +132,6 @@ async def test_a_custom_sandbox_lets_code_reach_what_it_allows_and_nothing_else(
             refused = await session.execute(f"print(requests.get('http://127.0.0.2:{other}').text)")
             assert refused.text == "Connection blocked by network allowlist"
             assert (await session.execute("requests.get('https://example.org')")).status == "error"
-
-
-async def test_a_policy_of_ours_allows_domains_as_well(tmp_path: Path) -> None:
-    with web_server("127.0.0.2") as port:
-        policy = Policy(network=Network((f"127.0.0.2:{port}",)))
-        async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
-            await ok(session, "import requests")
-            assert (await session.execute(f"print(requests.get('http://127.0.0.2:{port}').text)")).text == "hello"
 
 
 async def test_local_servers_inside_can_be_reached_inside(confined: Session) -> None:
@@ -433,40 +424,11 @@ async def test_a_session_cannot_widen_what_its_host_allows(tmp_path: Path) -> No
 # -- packages ----------------------------------------------------------------------------------------------------------
 
 
-def make_wheel(directory: Path) -> Path:
-    """Make a wheel by hand: building one would need an index."""
-    info = "tiny_demo-1.0.dist-info"
-    wheel = directory / "tiny_demo-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("tiny_demo.py", "ANSWER = 42\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-demo\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", f"tiny_demo.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return wheel
-
-
-@contextmanager
-def index_server(files: Path) -> Iterator[int]:
-    """Serve a directory on the loopback interface of this machine; yields the port."""
-    handler = functools.partial(QuietHandler, directory=str(files))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
-
-
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def stocked(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Have pip take packages from one directory."""
     directory = tmp_path_factory.mktemp("wheels")
-    make_wheel(directory)
+    (directory / "tiny_demo-1.0-py3-none-any.whl").write_bytes(wheel("tiny_demo"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(directory))
     return directory
@@ -516,26 +478,24 @@ async def confined_shop(stocked: Path, tmp_path: Path) -> AsyncIterator[Session]
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 async def test_an_index_on_this_machine_is_reached_and_with_settings_of_srts_own(
-    name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = tmp_path_factory.mktemp("index")
-    (files / "simple" / "tiny-demo").mkdir(parents=True)
-    wheel = make_wheel(files / "simple" / "tiny-demo").name
-    (files / "simple" / "tiny-demo" / "index.html").write_text(f"<a href='{wheel}'>{wheel}</a>")
     (tmp_path / ".env").write_text("SECRET=1")
-    with index_server(files) as port:
+    with package_index() as index:
         monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
         for variable in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
             monkeypatch.delenv(variable, raising=False)
-        monkeypatch.setenv("PIP_INDEX_URL", f"http://{name}:{port}/simple")
+        monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("127.0.0.1", name))
         policy = SrtPolicy.load(settings_file(tmp_path))
         async with Host(isolate="srt", policy=policy) as host, host.session(working_dir=tmp_path) as session:
             result = await session.install("tiny-demo")
             assert result.ok, result.text
             assert await value(session, "import tiny_demo; tiny_demo.ANSWER") == 42
             # The session itself reaches it no more than before.
-            code = f"import urllib.request; urllib.request.urlopen('http://{name}:{port}', timeout=5)"
-            assert (await session.execute(code)).status == "error"
+            code = f"import urllib.request; urllib.request.urlopen('http://{name}:{index.port}', timeout=5)"
+            refused = await session.execute(code)
+            assert refused.error is not None
+            assert "401" not in refused.error.evalue
 
 
 _APART = """

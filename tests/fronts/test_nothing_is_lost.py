@@ -30,8 +30,7 @@ from suite import SEED
 
 Call = Callable[..., Awaitable[Any]]
 
-pytestmark = pytest.mark.timeout(900)  # of one part; on a busy machine, minutes are no sign of a fault
-_SLOW = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # of one part; on a busy machine, minutes are no sign of a fault
 
 _STEPS = 4
 """Steps of a history: each of many short ones begins in a fresh session, and shrinks to little if it fails."""
@@ -207,10 +206,9 @@ def parts(count: int) -> pytest.MarkDecorator:
 @pytest.mark.parametrize(
     ("isolate", "part", "count"),
     [
-        ("native", 0, 3),
-        *(pytest.param("native", part, 120, marks=_SLOW) for part in range(1, 4)),
-        *(pytest.param("landlock", part, 120, marks=_SLOW) for part in range(2)),
-        *(pytest.param("none", part, 153, marks=_SLOW) for part in range(7)),
+        *(pytest.param("native", part, 120, marks=pytest.mark.long) for part in range(1, 4)),
+        *(pytest.param("landlock", part, 120, marks=pytest.mark.long) for part in range(2)),
+        *(pytest.param("none", part, 153, marks=pytest.mark.long) for part in range(7)),
     ],
 )
 @pytest.mark.sampled(1)
@@ -219,20 +217,17 @@ async def test_a_session_loses_nothing(isolate: Any, part: int, count: int, tmp_
         await play(lambda workspace: host.session(working_dir=workspace), tmp_path, count, f"{isolate} {part}")
 
 
-@pytest.mark.slow
 @pytest.mark.sampled(1)
 @parts(2)
 async def test_a_named_session_loses_nothing(home: Path, tmp_path: Path, part: int) -> None:
     await play(lambda workspace: named(workspace, function), tmp_path, 50, f"functions {part}", disk=False)
 
 
-@pytest.mark.slow
 @pytest.mark.sampled(1)
 async def test_a_named_session_loses_nothing_if_its_daemon_is_killed(home: Path, tmp_path: Path) -> None:
     await play(lambda workspace: named(workspace, function), tmp_path, 8, "killed", WITH_KILLS, disk=False, kill=kill)
 
 
-@pytest.mark.slow
 @pytest.mark.sampled(1)
 @parts(2)
 async def test_a_session_of_the_gateway_loses_nothing(gateway_url: str, tmp_path: Path, part: int) -> None:
@@ -244,7 +239,6 @@ async def test_a_session_of_the_gateway_loses_nothing(gateway_url: str, tmp_path
         await play(lambda workspace: named(workspace, call), tmp_path, 50, f"http {part}", disk=False)
 
 
-@pytest.mark.slow
 @pytest.mark.sampled(1)
 @parts(2)
 async def test_a_session_of_the_mcp_server_loses_nothing(native_host: Host, tmp_path: Path, part: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from cellblock.common import loop_thread
 from cellblock.errors import InvalidInputError, StateError
@@ -16,33 +16,15 @@ from cellblock.fronts.executor.sync import SyncCodeExecutor
 if TYPE_CHECKING:
     from cellblock.host.place import SessionPlace
 
-_CLOSED = "the session of this adapter is closed; make a new one"
+_ExecutorT = TypeVar("_ExecutorT", CodeExecutor, SyncCodeExecutor)
 
 
-def _check(given: object, options: dict[str, Any], kind: type[object]) -> None:
-    if given is not None and not isinstance(given, kind):
-        raise InvalidInputError(f"executor must be a {kind.__name__}, not {type(given).__name__}")
-    if given is not None and options:
-        raise InvalidInputError(f"{', '.join(options)}: pass either an executor or options for a new one, not both")
+class _AdapterSession(Generic[_ExecutorT]):
+    """What both kinds of sessions share. Their own methods hold a lock of their kind."""
 
+    kind: ClassVar[type[Any]]
 
-def _placed(options: dict[str, Any]) -> tuple[SessionPlace | None, dict[str, Any]]:
-    """Return options with a working directory, and the directory if it was created here.
-
-    A framework's code seldom belongs in the program's current directory.
-    """
-    if options.get("working_dir") is not None:
-        return None, options
-    from cellblock.host.place import new_workspace
-
-    place = new_workspace()
-    return place, {**options, "working_dir": place.path}
-
-
-class SyncSession:
-    """A given `SyncCodeExecutor`, which its owner stops, or one created on first use in an empty directory."""
-
-    def __init__(self, given: SyncCodeExecutor | None, options: dict[str, Any]) -> None:
+    def __init__(self, given: _ExecutorT | None, options: dict[str, Any]) -> None:
         """Set up without starting.
 
         Args:
@@ -52,14 +34,43 @@ class SyncSession:
         Raises:
             InvalidInputError: Both were given, or an option is invalid.
         """
-        _check(given, options, SyncCodeExecutor)
         if given is None:
-            SyncCodeExecutor(**options)  # validates the options now rather than on first use
+            self.kind(**options)  # validates the options now rather than on first use
+        elif not isinstance(given, self.kind):
+            raise InvalidInputError(f"executor must be a {self.kind.__name__}, not {type(given).__name__}")
+        elif options:
+            raise InvalidInputError(f"{', '.join(options)}: pass either an executor or options for a new one, not both")
         self._executor = given
-        self._own: SyncCodeExecutor | None = None
+        self._own: _ExecutorT | None = None
         self._options = options
         self._place: SessionPlace | None = None
         self._closed = False
+
+    def _new(self) -> _ExecutorT:
+        """Return a new executor, which is not started.
+
+        Without a `working_dir`, it gets an empty directory: a framework's code seldom belongs in the program's own.
+        """
+        if self._options.get("working_dir") is None:
+            from cellblock.host.place import new_workspace
+
+            self._place = new_workspace()
+            self._options = {**self._options, "working_dir": self._place.path}
+        self._own = self.kind(**self._options)
+        return self._own
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StateError("the session of this adapter is closed; make a new one")
+
+
+class SyncSession(_AdapterSession[SyncCodeExecutor]):
+    """A given `SyncCodeExecutor`, which its owner stops, or one created on first use in an empty directory."""
+
+    kind = SyncCodeExecutor
+
+    def __init__(self, given: SyncCodeExecutor | None, options: dict[str, Any]) -> None:
+        super().__init__(given, options)
         self._lock = threading.Lock()
 
     @property
@@ -71,14 +82,11 @@ class SyncSession:
             LaunchError: Its kernel could not be started.
         """
         with self._lock:
-            if self._closed:
-                raise StateError(_CLOSED)
+            self._check_open()
             if self._executor is None:
-                if self._place is None:
-                    self._place, self._options = _placed(self._options)
-                self._own = SyncCodeExecutor(**self._options)
-                self._own.start()
-                self._executor = self._own
+                made = self._new()
+                made.start()
+                self._executor = made
             return self._executor
 
     def close(self) -> None:
@@ -93,27 +101,13 @@ class SyncSession:
                 self._place = None
 
 
-class AsyncSession:
+class AsyncSession(_AdapterSession[CodeExecutor]):
     """A given `CodeExecutor`, which its owner stops, or one created on first use in an empty directory."""
 
+    kind = CodeExecutor
+
     def __init__(self, given: CodeExecutor | None, options: dict[str, Any]) -> None:
-        """Set up without starting.
-
-        Args:
-            given: A started executor, or None.
-            options: The arguments of `CodeExecutor` for a new one, if none was given.
-
-        Raises:
-            InvalidInputError: Both were given, or an option is invalid.
-        """
-        _check(given, options, CodeExecutor)
-        if given is None:
-            CodeExecutor(**options)
-        self._executor = given
-        self._own: CodeExecutor | None = None
-        self._options = options
-        self._place: SessionPlace | None = None
-        self._closed = False
+        super().__init__(given, options)
         self._lock = asyncio.Lock()
 
     async def executor(self) -> CodeExecutor:
@@ -124,14 +118,11 @@ class AsyncSession:
             LaunchError: Its kernel could not be started.
         """
         async with self._lock:
-            if self._closed:
-                raise StateError(_CLOSED)
+            self._check_open()
             if self._executor is None:
-                if self._place is None:
-                    self._place, self._options = _placed(self._options)
-                self._own = CodeExecutor(**self._options)
-                await self._own.start()
-                self._executor = self._own
+                made = self._new()
+                await made.start()
+                self._executor = made
             return self._executor
 
     @asynccontextmanager

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 import cellblock
-from daemons import own_daemon
+from daemons import asking
 
 
 @pytest.fixture(scope="package")
-def one_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def one_daemon(common_daemon: Path) -> Iterator[Path]:
     """The state directory of a daemon."""
-    with own_daemon(tmp_path_factory.mktemp("daemon")) as home:
+    with asking(common_daemon) as home:
         yield home
+        cellblock.wipe()
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,12 +115,16 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Approvals() as trail:
+        blanks = json.dumps({"command": f"echo{' ' * 5000}; rm"}).encode()
+        await trail.add(Decision("allow", "person", "blanks", "shell", "shell", "shell", blanks, time.time()))
         for number in range(3):
             arguments = b'{"text":"\\u001b[31m%d"}' % number
             await trail.add(Decision("allow", "person", "the session\x1b[1m", "tool", "files", "write", arguments, 1e9))
         await trail.add(Decision("deny", "nobody", "another", "shell", "shell", "shell", b"{}" * 500, 1e9, "no one"))
     found = json.loads(run_here("approvals", "--session", "another").stdout)
     assert [(each["outcome"], each["by"], each["arguments"]) for each in found] == [("deny", "nobody", "{}" * 500)]
+    (whole,) = json.loads(run_here("approvals", "--session", "blanks").stdout)
+    assert (found[0]["complete"], whole["complete"], whole["arguments"]) == (False, True, blanks.decode())
     assert json.loads(run_here("approvals", "--session", "nobody's").stdout) == []
     monkeypatch.setattr("cellblock.fronts.cli.output.wants_json", bool)  # as in a terminal
     assert main(["approvals", "--last", "2"]) == 0
@@ -129,6 +134,8 @@ async def test_what_was_decided_is_shown_for_persons_and_for_programs(
     assert "\x1b" not in lines[0]
     assert "… [812 more characters: --json shows them; only the beginning of its arguments is on record]" in lines[1]
     assert lines[1].endswith("  (nobody: no one)")
+    assert main(["approvals", "--session", "blanks"]) == 0
+    assert "echo[5,000 spaces]; rm" in capsys.readouterr().out
     assert main(["approvals", "--session", "nobody's"]) == 0
     assert capsys.readouterr().out == "No decision of session nobody's is recorded.\n"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ import pytest
 
 import cellblock
 from cellblock.errors import DaemonError
-from cellblock.fronts.cli import approval_commands, main, output
-from cellblock.model.decisions import Decision
-from cellblock.tools.registry.approvals import Approvals
+from cellblock.fronts.cli import approval_commands, main
 from daemons import own_daemon
 from processes import eventually
 from terminals import cellblock as command
@@ -38,10 +35,15 @@ def pending(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_call_is_allowed_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    process = subprocess.Popen(
-        command("exec", "--name", "a", "!echo ran"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+def waiting(line: str, session: str = "a") -> subprocess.Popen[str]:
+    """Run a cell, which waits for a decision."""
+    return subprocess.Popen(
+        command("exec", "--name", session, line), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+async def test_a_call_is_allowed_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    process = waiting("!echo ran")
     await eventually(lambda: bool(pending(capsys)))
     (waits,) = pending(capsys)
     assert "echo ran" in waits["text"]
@@ -55,7 +57,7 @@ async def test_a_call_is_allowed_from_elsewhere(capsys: pytest.CaptureFixture[st
 async def test_what_waits_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """In a narrow terminal, too: what is decided about stands there."""
     line = f"!echo {'harmless ' * 60}{' ' * 300}; echo the end"
-    process = subprocess.Popen(command("exec", "--name", "a", line), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = waiting(line)
     await eventually(lambda: bool(pending(capsys)))
     with terminal(*command("approvals", "pending"), columns=40) as screen:
         assert screen.end() == 0
@@ -63,13 +65,11 @@ async def test_what_waits_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> 
     assert "harmless[301 spaces]; echo the end" in shown
     assert shown.count("harmless") == 60
     assert main(["approvals", "deny", "--all"]) == 0
-    process.wait(30)
+    process.communicate(timeout=30)
 
 
 async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> None:
-    process = subprocess.Popen(
-        command("exec", "--name", "a", "!echo ran"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = waiting("!echo ran")
     await eventually(lambda: bool(pending(capsys)))
     with terminal(*command("approvals", "pending"), columns=200) as screen:
         screen.wait_for("echo ran")
@@ -86,27 +86,6 @@ async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> N
     with terminal(*command("approvals", "list"), columns=200) as screen:
         screen.wait_for("  a  deny")
         assert screen.end() == 0
-
-
-async def test_decisions_that_are_not_shown_whole_say_so(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = {"long": f"{'x' * 300} rm", "blanks": f"echo{' ' * 5000}; rm", "huge": "y" * 200_000}
-    with Approvals() as trail:
-        for name, command_line in lines.items():
-            payload = json.dumps({"command": command_line}).encode()
-            await trail.add(Decision("allow", "person", "of this test", "shell", "shell", name, payload, time.time(), ""))
-    assert main(["approvals", "list", "--session", "of this test"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [decision["complete"] for decision in found] == [True, True, False]
-    assert json.loads(found[0]["arguments"])["command"] == lines["long"]
-    monkeypatch.setattr(output, "wants_json", bool)
-    assert main(["approvals", "list", "--session", "of this test"]) == 0
-    long, blanks, huge = capsys.readouterr().out.splitlines()
-    assert "x… [" in long
-    assert "more characters: --json shows them]" in long
-    assert "echo[5,000 spaces]; rm" in blanks
-    assert "only the beginning of its arguments is on record]" in huge
 
 
 def test_decisions_are_listed_without_a_daemon_to_ask_for_names(
@@ -139,9 +118,7 @@ def test_what_cannot_be_decided_is_said(
 async def test_what_a_server_asks_is_answered_from_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     register(tmp_path)
     cellblock.get_or_create("asks", working_dir=tmp_path, approve_tool_calls=False)
-    process = subprocess.Popen(
-        command("exec", "--name", "asks", ASK), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = waiting(ASK, "asks")
     await eventually(lambda: bool(pending(capsys)), 60)  # the MCP server has to start
     (waits,) = pending(capsys)
     with terminal(*command("approvals", "pending"), columns=200) as screen:

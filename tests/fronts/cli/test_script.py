@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -25,10 +25,17 @@ def no_session_is_left() -> Iterator[None]:
     assert cellblock.list_kernels() == []
 
 
-def run(tmp_path: Path, program: str, *arguments: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    script = tmp_path / "script.py"
-    script.write_text(program)
-    return subprocess.run(command("run", str(script), *arguments), input=data, capture_output=True, check=False)
+def written(tmp_path: Path, program: str) -> str:
+    """Write a script; return its path."""
+    (tmp_path / "script.py").write_text(program)
+    return str(tmp_path / "script.py")
+
+
+def run(
+    tmp_path: Path, program: str, *arguments: str, options: Sequence[str] = (), data: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    script = written(tmp_path, program)
+    return subprocess.run(command("run", *options, script, *arguments), input=data, capture_output=True, check=False)
 
 
 def test_arguments_standard_input_and_the_exit_status_are_passed_on(tmp_path: Path) -> None:
@@ -55,19 +62,15 @@ def test_arguments_standard_input_and_the_exit_status_are_passed_on(tmp_path: Pa
     ],
 )
 def test_a_model_reads_what_the_script_shows(tmp_path: Path, end: str, text: str, status: int) -> None:
-    (tmp_path / "script.py").write_text(f"import sys\nprint('so far', flush=True)\n{end}")
-    done = subprocess.run(
-        command("run", "--for-model", str(tmp_path / "script.py")), input=b"", capture_output=True, text=False, check=False
-    )
+    done = run(tmp_path, f"import sys\nprint('so far', flush=True)\n{end}", options=["--for-model"])
     assert (done.returncode, done.stderr) == (status, b"")
     assert re.fullmatch(text, done.stdout.decode().strip(), re.DOTALL), done.stdout.decode()
     assert "_cellblock" not in done.stdout.decode()
 
 
 def test_it_takes_the_options_of_sessions(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import os, sys; print(os.getcwd(), 'colorsys' in sys.modules)")
-    options = ["--workspace", str(tmp_path), "-o", "preload=colorsys"]
-    done = subprocess.run(command("run", *options, str(tmp_path / "script.py")), capture_output=True, check=False)
+    program = "import os, sys; print(os.getcwd(), 'colorsys' in sys.modules)"
+    done = run(tmp_path, program, options=["--workspace", str(tmp_path), "-o", "preload=colorsys"])
     assert (done.stdout.decode(), done.stderr) == (f"{tmp_path} True\n", b"")
 
 
@@ -77,8 +80,7 @@ def test_it_runs_in_a_sandbox(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert b"Error: " in done.stderr
     assert not secret.exists()
-    script = tmp_path / "script.py"
-    allowed = subprocess.run(command("run", "--no-sandbox", str(script)), capture_output=True, check=False)
+    allowed = run(tmp_path, f"open({str(secret)!r}, 'w')", options=["--no-sandbox"])
     assert (allowed.returncode, secret.exists()) == (0, True), allowed.stderr
 
 
@@ -118,16 +120,14 @@ def test_the_end_of_standard_input_and_a_last_line_without_an_end_look_as_in_pyt
 def test_exit_statuses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], program: str, status: int, error: str | None
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(program)
-    assert main(["run", str(script)]) == status
+    assert main(["run", written(tmp_path, program)]) == status
     assert error is None or capsys.readouterr().err == error
 
 
 def test_a_script_that_reads_nothing_does_not_wait_for_input(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("print('done')")
-    process = subprocess.Popen(command("run", str(script)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        command("run", written(tmp_path, "print('done')")), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     assert process.stdout.read() == b"done\n"  # while its standard input is open
     assert process.wait(30) == 0
@@ -135,10 +135,9 @@ def test_a_script_that_reads_nothing_does_not_wait_for_input(tmp_path: Path) -> 
 
 
 def test_ctrl_c_ends_it(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
     # Not print(): the interrupt could come while it still runs, and its frames would be in the traceback.
-    script.write_text("import os\nos.write(1, b'begun\\n')\nwhile True: pass")
-    with terminal(*command("run", str(script))) as screen:
+    script = written(tmp_path, "import os\nos.write(1, b'begun\\n')\nwhile True: pass")
+    with terminal(*command("run", script)) as screen:
         screen.wait_for("begun")
         screen.type("\x03")
         assert screen.end() == 130
@@ -149,19 +148,15 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_script_that_takes_too_long_ends_with_its_own_traceback(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("while True: pass")
-    done = subprocess.run(command("run", "--timeout", "0.2", str(script)), capture_output=True, text=True, check=False)
+    done = run(tmp_path, "while True: pass", options=["--timeout", "0.2"])
     assert done.returncode == 124
-    assert f'File "{script}", line 1, in <module>' in done.stderr
-    assert "_cellblock_run" not in done.stderr
-    assert done.stderr.endswith("stopped at its timeout (--timeout SECONDS allows more)\n")
+    assert f'File "{tmp_path}/script.py", line 1, in <module>'.encode() in done.stderr
+    assert b"_cellblock_run" not in done.stderr
+    assert done.stderr.endswith(b"stopped at its timeout (--timeout SECONDS allows more)\n")
 
 
 async def test_ending_the_command_ends_the_script(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("while True: pass")
-    process = subprocess.Popen(command("run", str(script)))
+    process = subprocess.Popen(command("run", written(tmp_path, "while True: pass")))
     await eventually(lambda: any(kernel.status == "running" for kernel in cellblock.list_kernels()))
     process.terminate()
     assert process.wait(30) == 143

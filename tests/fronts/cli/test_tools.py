@@ -8,13 +8,15 @@ import shlex
 import sys
 import threading
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from cellblock.fronts.cli import main, tools
-from oauth_servers import oauth_server
+from oauth_servers import OAuthServer, oauth_server
 
 pytestmark = pytest.mark.slow
 
@@ -64,17 +66,24 @@ def test_a_server_that_does_not_start_is_one_error(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("cellblock: MCP server 'gone'")
 
 
-def test_the_guide_logs_in_to_a_server(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def visiting(server: OAuthServer) -> Iterator[None]:
+    """Have a person log in at once on each page that is opened in the browser."""
+
+    def browse(url: str) -> bool:
+        threading.Thread(target=lambda: urlopen(server.visit(url)).close()).start()
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(webbrowser, "open", browse)
+        yield
+
+
+def test_the_guide_logs_in_to_a_server(capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[3] / "docs" / "keys.md").read_text()
     commands = text.partition("```sh\n")[2].partition("```")[0]
-    with oauth_server() as server:
+    with oauth_server() as server, visiting(server):
         add, login = (shlex.split(line)[1:] for line in commands.replace("https://mcp.example/mcp", server.url).splitlines())
-
-        def browse(url: str) -> bool:
-            threading.Thread(target=lambda: urlopen(server.visit(url)).close()).start()
-            return True
-
-        monkeypatch.setattr(webbrowser, "open", browse)
         assert main(add) == 4
         assert "'tickets' needs a login: cellblock tools login tickets" in capsys.readouterr().err
         assert main(login) == 0
@@ -82,17 +91,11 @@ def test_the_guide_logs_in_to_a_server(capsys: pytest.CaptureFixture[str], monke
 
 
 def test_a_person_logs_in_and_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with oauth_server() as server:
+    with oauth_server() as server, visiting(server):
         assert main(["tools", "add", "--url", server.url, "it"]) == 4
         assert capsys.readouterr().err == "cellblock: 'it' needs a login: cellblock tools login it\n"
         assert main(["tools", "auth", "it"]) == 1
         assert capsys.readouterr().err == "cellblock: 'it' needs a login: cellblock tools login it\n"
-
-        def browse(url: str) -> bool:
-            threading.Thread(target=lambda: urlopen(server.visit(url)).close()).start()
-            return True
-
-        monkeypatch.setattr(webbrowser, "open", browse)
         assert main(["tools", "login", "it"]) == 0
         said = capsys.readouterr()
         assert "Log in on this page, in a browser on this machine" in said.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,19 @@ from gateways import Gateway, own_gateway
 
 
 @pytest.fixture(scope="package")
-def one_server(common_daemon: Path) -> Iterator[Gateway]:
+def ports() -> list[int]:
+    """Two ports at which nothing listens now: the server publishes them."""
+    made = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    found = [one.getsockname()[1] for one in made]
+    for one in made:
+        one.close()
+    return found
+
+
+@pytest.fixture(scope="package")
+def one_server(common_daemon: Path, ports: list[int]) -> Iterator[Gateway]:
     """A server."""
-    with asking(common_daemon), own_gateway("e2b") as made:
+    with asking(common_daemon), own_gateway("e2b", publish=ports) as made:
         yield made
         cellblock.wipe()
 

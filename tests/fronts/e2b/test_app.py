@@ -10,15 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from cellblock.errors import InvalidInputError
+from cellblock.errors import AccessError, InvalidInputError
+from cellblock.fronts.e2b.app import allowed
 from cellblock.fronts.e2b.serve import HOME, serve, workspace_for
-from cellblock.service.store.tokens import Tokens
+from cellblock.service.store.tokens import Scope, Token, Tokens
 from fronts.e2b.conftest import run
 from fronts.e2b.test_processes import STREAM, bash, envelope
 from gateways import Gateway, own_gateway, token
@@ -104,15 +106,24 @@ def test_beyond_this_machine_a_token_is_asked_for(public: str) -> None:
     for headers in ({"X-Access-Token": run_token}, {"Authorization": f"Bearer {run_token}"}):
         with httpx.Client(base_url=public, timeout=60, verify=False, headers=headers) as client:
             assert run(client, "6 * 7")[-1]["text"] == "42"
+    with httpx.Client(base_url=public, timeout=60, verify=False, headers={"X-Access-Token": token("read")}) as client:
+        assert client.post("/execute", json={"code": "1"}).status_code == 403
 
 
-def test_tokens_that_may_only_look_run_nothing(public: str) -> None:
+async def test_tokens_that_may_only_look_run_nothing() -> None:
     """A token for one session is none for the sandbox, either: it has several."""
-    for secret in (token("read"), token("run", session="x"), token("approve")):
-        with httpx.Client(base_url=public, timeout=60, verify=False, headers={"X-Access-Token": secret}) as client:
-            assert client.get("/health").status_code == 200
-            for method, path in REQUESTS:
-                assert client.request(method, path, json={"code": "1"}).status_code == 403, path
+    reached: list[str] = []
+
+    async def app(scope: Any, *_: Any) -> None:
+        reached.append(scope["path"])
+
+    callers: list[tuple[Scope, str]] = [("read", ""), ("run", "x"), ("approve", "")]
+    for scope, session in callers:
+        caller = Token("1", "test", frozenset([scope]), session)
+        for path in ("/health", *(path for _, path in REQUESTS)):
+            with nullcontext() if path == "/health" else pytest.raises(AccessError, match="the scope 'run', for all sessions"):
+                await allowed(app)({"type": "http", "path": path, "cellblock.caller": caller}, Any, Any)  # type: ignore[arg-type]
+    assert reached == ["/health"] * 3
 
 
 @pytest.mark.slow

@@ -63,6 +63,7 @@ def test_the_default_contexts_can_be_named_and_come_back(api: httpx.Client) -> N
     assert api.post(f"/contexts/{javascript}/restart").status_code == 501
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_entered_is_not_where_the_context_says_it_is(api: httpx.Client) -> None:
     context = make(api, cwd="/nowhere")
     assert context["cwd"] == "/home/user"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,40 +18,24 @@ from cellblock.fronts.e2b.serve import check_publishing, serve, workspace_for
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from fronts.e2b.conftest import run
 from fronts.gateway.test_ports import ECHO, SERVER
-from gateways import Gateway, own_gateway, token
+from gateways import Gateway, token
 
 MOZILLA = "Mozilla/5.0 (X11; Linux x86_64) Gecko/20100101 Firefox/140.0"
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports at which nothing listens now."""
-    made = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in made]
-    for one in made:
-        one.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
-def ports() -> list[int]:
-    return free_ports(2)
-
-
-@pytest.fixture(scope="module")
-def published(server: Gateway, ports: list[int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A server that publishes the ports of an HTTP server and of a WebSocket server in its sandbox."""
-    place = tmp_path_factory.mktemp("published")
-    with own_gateway("e2b", publish=ports, session_options={"working_dir": str(place)}) as made:
-        with made.client() as api:
-            assert run(api, SERVER.replace("8501", str(ports[0])))[-1]["type"] != "error"
-            assert run(api, ECHO.replace("8502", str(ports[1])))[-1]["type"] != "error"
-        yield made
+def published(server: Gateway, ports: list[int]) -> Gateway:
+    """The server, with an HTTP server and a WebSocket server in its sandbox at the published ports."""
+    with server.client() as api:
+        assert run(api, SERVER.replace("8501", str(ports[0])))[-1]["type"] != "error"
+        assert run(api, ECHO.replace("8502", str(ports[1])))[-1]["type"] != "error"
+    return server
 
 
 @pytest.fixture
 def at(published: Gateway, ports: list[int]) -> Iterator[httpx.Client]:
     """A program's client of the published port, as a program addresses ``sandbox.get_host(PORT)``."""
-    with httpx.Client(base_url=f"http://localhost:{ports[0]}", timeout=30) as client:
+    with httpx.Client(base_url=f"http://localhost:{ports[0]}", timeout=30, verify=False) as client:
         yield client
 
 

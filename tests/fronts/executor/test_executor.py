@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -201,9 +202,6 @@ async def test_chunks_come_while_the_cell_runs(executor: CodeExecutor) -> None:
     assert texts[0] == "first\n"
 
 
-# -- reset and cancel --------------------------------------------------------------------------------------------------
-
-
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +314,7 @@ async def test_an_executor_says_in_one_line_what_it_is(zygote_host: Host, tmp_pa
     assert repr(executor) == f"<CodeExecutor {executor.session_id} not started>"
     async with executor:
         assert repr(executor) == f"<CodeExecutor {executor.session_id} started in {tmp_path}>"
+        assert re.fullmatch(r"<Session .* running, isolate=none, in '.*", repr(executor.session))
         await executor.files.write("data.txt", b"from outside")
         assert (await executor.execute("print(open('data.txt').read())")).text == "from outside"
         with pytest.raises(InvalidInputError, match="name the packages to install"):
@@ -347,18 +346,9 @@ def test_use_in_another_asyncio_run_says_that_the_session_ended_with_the_first(t
     assert asyncio.run(again()) == "1"
 
 
-async def test_an_executor_and_its_session_are_one_line(executor: CodeExecutor) -> None:
-    assert repr(executor.session).startswith("<Session ")
-    assert " running, isolate=none, in '" in repr(executor.session)
-    assert "\n" not in repr(executor)
-
-
-async def test_cancelling_from_another_thread_says_how(executor: CodeExecutor) -> None:
+async def test_use_from_another_thread_or_loop_says_so(executor: CodeExecutor) -> None:
     with pytest.raises(StateError, match="call_soon_threadsafe"):
         await asyncio.to_thread(executor.cancel)
-
-
-async def test_use_from_another_loop_says_so(executor: CodeExecutor) -> None:
     with pytest.raises(StateError, match="another event loop"):
         await asyncio.to_thread(lambda: asyncio.run(executor.execute("1")))
 

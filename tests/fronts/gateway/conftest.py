@@ -21,7 +21,7 @@ from gateways import Gateway, own_gateway, token
 @pytest.fixture(scope="package")
 def one_gateway(common_daemon: Path) -> Iterator[Gateway]:
     """A gateway."""
-    with asking(common_daemon), own_gateway() as made:
+    with asking(common_daemon), own_gateway(allowed_origins=["https://a.example"]) as made:
         yield made
         cellblock.wipe()
 

@@ -145,6 +145,9 @@ def test_what_is_no_json_does_not_run(api: httpx.Client) -> None:
     for body in (b"", b"{", b"[" * 100_000, b'{"code": "\\ud800"}', b"\xff", b'{"code": NaN}'):
         answer = api.post("/kernels/s/execute", content=body, headers={"Content-Type": "application/json"})
         assert (answer.status_code in (400, 413, 422), answer.headers["content-type"]) == (True, "application/problem+json")
+    for headers in ({"Content-Type": "text/plain"}, {"Content-Type": "application/json", "Idempotency-Key": "x" * 201}):
+        answer = api.post("/sessions/s/execute", content=b'{"code": "1"}', headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_input")
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 import cellblock
-from cellblock import AsyncClient, Client, InvalidInputError, NotFoundError, ProcessError
+from cellblock import AsyncClient, InvalidInputError, NotFoundError, ProcessError
 from cellblock.service.daemon import control
 from gateways import Gateway, token
 from processes import eventually
@@ -106,42 +106,7 @@ async def test_an_exec_whose_daemon_is_killed_has_an_unknown_outcome(gateway: Ga
 
 
 @pytest.mark.slow
-def test_the_client(gateway: Gateway) -> None:
-    with Client(gateway.url, token("run")) as client:
-        done = client.exec_process("s", "cat; printf '\\377'; exit 2", input="ü")
-        assert (done.stdout, done.exit_code) == ("ü".encode() + b"\xff", 2)
-        made = client.spawn_process("s", ["cat"], stdin=True)
-        assert client.processes("s")[-1] == made
-        assert client.write_process("s", made, "ü", end=True)
-        output = client.read_process("s", made, 0, 10)
-        assert [piece.data for piece in output.pieces] == ["ü".encode()]
-        while not output.finished:
-            output = client.read_process("s", made, output.position, 10)
-        assert output.result is not None
-        assert output.result.ok
-        shell = client.spawn_process("s", ["sh", "-c", "read line; stty size"], pty=(10, 20))
-        client.resize_process("s", shell, 30, 40)
-        client.write_process("s", shell, "\n")
-        while not (output := client.read_process("s", shell, 0, 10)).finished:
-            pass
-        assert b"".join(piece.data for piece in output.pieces).endswith(b"30 40\r\n")
-        nap = client.spawn_process("s", NAP)
-        client.signal_process("s", nap, signal.SIGKILL)
-        while not (output := client.read_process("s", nap, 0, 10)).finished:
-            pass
-        assert client.stop_process("s", nap).signal == signal.SIGKILL
-        with pytest.raises(ProcessError, match="was not started") as caught:
-            client.spawn_process("s", ["no-such-program"])
-        assert caught.value.errno == 2
-        with pytest.raises(NotFoundError):
-            client.stop_process("s", "p99")
-        for wrong in (lambda: client.exec_process("s", []), lambda: client.spawn_process("s", "true", pty=(0, 0))):
-            with pytest.raises(InvalidInputError):
-                wrong()
-
-
-@pytest.mark.slow
-async def test_the_client_for_asyncio(gateway: Gateway, api: httpx.Client) -> None:
+async def test_the_client(gateway: Gateway, api: httpx.Client) -> None:
     async with AsyncClient(gateway.url, token("run")) as client:
         assert (await client.exec_process("s", ["echo", "a b"])).out == "a b\n"
         made = await client.spawn_process("s", NAP)
@@ -151,6 +116,19 @@ async def test_the_client_for_asyncio(gateway: Gateway, api: httpx.Client) -> No
         task.cancel()
         await eventually(lambda: running(api) == [NAP])
         assert (await client.stop_process("s", made)).status == "cancelled"
+        shell = await client.spawn_process("s", ["sh", "-c", "read line; stty size; printf '\\377'"], pty=(10, 20))
+        await client.resize_process("s", shell, 30, 40)
+        assert await client.write_process("s", shell, "\n")
+        while not (output := await client.read_process("s", shell, 0, 10)).finished:
+            pass
+        assert b"".join(piece.data for piece in output.pieces).endswith(b"30 40\r\n\xff")
+        with pytest.raises(ProcessError, match="was not started") as caught:
+            await client.spawn_process("s", ["no-such-program"])
+        assert caught.value.errno == 2
+        with pytest.raises(NotFoundError):
+            await client.signal_process("s", "p99", signal.SIGINT)
+        with pytest.raises(InvalidInputError):
+            await client.exec_process("s", [])
 
 
 # -- the WebSocket -------------------------------------------------------------------------------------------------------

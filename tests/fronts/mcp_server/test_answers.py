@@ -282,8 +282,3 @@ def test_facts_for_programs_are_where_the_protocol_puts_them() -> None:
     answer = answers.text("shown", status="reset").model_dump(by_alias=True, exclude_none=True)
     assert answer["_meta"] == {"cellblock/result": {"status": "reset"}}
     assert "_meta" not in answers.text("shown").model_dump(by_alias=True, exclude_none=True)
-
-
-def test_the_page_has_a_row_for_each_client() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "mcp-server.md").read_text()
-    assert {name for name in RULES if f"\n| {name} |" not in page} == set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import zlib
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -15,9 +15,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from cellblock.errors import FilesError, InvalidInputError, UnsupportedError
 from cellblock.fronts.e2b.contexts import contexts_of
 from cellblock.operations.file_parts import FileReading, write_in_parts
-
-if TYPE_CHECKING:
-    pass
 
 _PART = 4 * 1024 * 1024
 _IN_MEMORY, _MOST_FIELDS = 64 * 1024, 16

@@ -232,6 +232,8 @@ class SyncCodeExecutor(SyncOnly):
     save = synchronous(CodeExecutor.save)
     load = synchronous(CodeExecutor.load)
     export = synchronous(CodeExecutor.export)
+    expose = synchronous(CodeExecutor.expose)
+    ports = synchronous(CodeExecutor.ports)
 
     def __enter__(self) -> Self:
         self.start()
@@ -297,14 +299,6 @@ class SyncCodeExecutor(SyncOnly):
         made = self._thread.run(self._original.connect(port))
         made.setblocking(True)
         return made
-
-    def expose(self, port: int, *, bare: bool = False) -> str:
-        """Return a URL at which a browser shows the page of a server of the code, as `CodeExecutor.expose` does."""
-        return self._thread.run(self._original.expose(port, bare=bare))
-
-    def ports(self) -> list[int]:
-        """Return the ports of the code's servers, as `Session.ports` does."""
-        return self._thread.run(self._original.ports())
 
     def processes(self) -> list[ProcessInfo]:
         """Return the programs started by `exec` and `spawn`, as `Session.processes` does."""

@@ -40,22 +40,17 @@ def settings_of(connection: HTTPConnection) -> Settings:
     return settings
 
 
-def needs(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
+def needs(scope: Scope, *, any_session: bool = False) -> Callable[[HTTPConnection], Awaitable[Token]]:
     """Return a dependency that admits callers with a scope who may use the session in the path.
 
     A token for one session passes only if the path names that session (``{session}``) or an execution in it
-    (``{execution}``), because any other path concerns more than that session. Other routes use `needs_of_any`, and check
-    `Token.session` themselves.
+    (``{execution}``), because any other path concerns more than that session.
+
+    Args:
+        scope: The scope.
+        any_session: Whether tokens for any one session pass. The route then checks `Token.session` itself.
     """
-    return _needs(scope, any_session=False)
 
-
-def needs_of_any(scope: Scope) -> Callable[[HTTPConnection], Awaitable[Token]]:
-    """Return a dependency like `needs` that also admits tokens for any one session."""
-    return _needs(scope, any_session=True)
-
-
-def _needs(scope: Scope, *, any_session: bool) -> Callable[[HTTPConnection], Awaitable[Token]]:
     async def check(connection: HTTPConnection) -> Token:
         caller = caller_of(connection)
         check_scope(caller, scope)

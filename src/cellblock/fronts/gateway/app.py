@@ -39,7 +39,6 @@ from cellblock.fronts.gateway import (
 )
 from cellblock.fronts.gateway.access import problem_for
 from cellblock.fronts.gateway.answers import invalid_response, problem_response
-from cellblock.fronts.gateway.direct import Direct
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
 from cellblock.fronts.gateway.guard import Guard, Refused, is_public
 from cellblock.fronts.gateway.head import with_head
@@ -154,7 +153,7 @@ def make_app(options: GatewayOptions | None = None, place: Place | None = None, 
         app.include_router(router, responses={"default": _PROBLEM})
     pages.add_to(app)
     _answer_failures(app)
-    guarded = Guard(Direct(app, app.inside, execution_routes.DIRECT), options, check, _uploads())
+    guarded = Guard(app.inside, options, check, _uploads())
     app.state.pages = ports.PageHosts(
         readable(with_head(guarded), options.allowed_origins),
         functools.partial(forwarding.LinkedConnection, link),

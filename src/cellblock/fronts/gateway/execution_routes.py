@@ -7,13 +7,12 @@ import secrets
 from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from cellblock.errors import CellblockError, NotFoundError, failure
 from cellblock.fronts.gateway.access import caller_of, link_of, settings_of
 from cellblock.fronts.gateway.answers import json_response, packed_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
-from cellblock.fronts.gateway.direct import MAX_KEY, MOST_CHARS, Endpoint, read_query
 from cellblock.fronts.gateway.models import (
     ExecuteRequest,
     ExecutionResultModel,
@@ -35,7 +34,15 @@ Format = Annotated[
     Literal["json", "model"],
     Query(description="`model` answers with one text for a language model, as `for_model` makes it, instead of JSON"),
 ]
-MaxChars = Annotated[int, Query(ge=1, le=MOST_CHARS, description="characters of the text, if `format=model`")]
+MaxChars = Annotated[int, Query(ge=1, le=500_000, description="characters of the text, if `format=model`")]
+
+
+async def _text_length(format: Format = "json", max_chars: MaxChars = MODEL_CHARS) -> int | None:  # noqa: A002  # as in the URL
+    """Return the requested maximum length of the text for a language model; None if JSON is requested."""
+    return max_chars if format == "model" else None
+
+
+TextLength = Annotated[int | None, Depends(_text_length)]
 
 RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
@@ -45,7 +52,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 """The OpenAPI responses of an endpoint that answers with a result"""
 
-Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
+Key = Annotated[str, Header(alias="Idempotency-Key", max_length=200)]
 
 
 @router.post(
@@ -55,16 +62,9 @@ Key = Annotated[str, Header(alias="Idempotency-Key", max_length=MAX_KEY)]
     summary="Run code and wait for its result",
 )
 async def execute(
-    request: Request,
-    session: str,
-    wanted: ExecuteRequest,
-    _: Run,
-    key: Key = "",
-    format: Format = "json",  # noqa: A002  # it is what people write behind the address
-    max_chars: MaxChars = MODEL_CHARS,
+    request: Request, session: str, wanted: ExecuteRequest, _: Run, chars: TextLength, key: Key = ""
 ) -> Response:
     """Run code in a session. Code that fails has a result, too."""
-    chars = text_wanted(request)
     return await result_response(request, session, await run(request, session, wanted, key=key), chars)
 
 
@@ -75,26 +75,15 @@ async def execute(
     summary="Run code in a session",
 )
 async def execute_in_named(
-    request: Request,
-    session: str,
-    wanted: ExecuteRequest,
-    caller: Run,
-    key: Key = "",
-    format: Format = "json",  # noqa: A002  # as above
-    max_chars: MaxChars = MODEL_CHARS,
+    request: Request, session: str, wanted: ExecuteRequest, caller: Run, chars: TextLength, key: Key = ""
 ) -> Response:
     """Run code in the session of this name, and create it if it is missing."""
-    chars = text_wanted(request)
     try:
         result = await run(request, session, wanted, key=key)
     except NotFoundError:
         await create(request, caller, session)
         result = await run(request, session, wanted, key=key)
     return await result_response(request, session, result, chars)
-
-
-DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
-"""The endpoints with which `direct.Direct` answers in place of the two routes above."""
 
 
 @router.post(
@@ -104,15 +93,9 @@ DIRECT: dict[str, Endpoint] = {"kernels": execute, "sessions": execute_in_named}
     summary="Run code until it succeeds",
 )
 async def execute_with_retry(
-    request: Request,
-    session: str,
-    wanted: RetryExecuteRequest,
-    _: Run,
-    format: Format = "json",  # noqa: A002  # as above
-    max_chars: MaxChars = MODEL_CHARS,
+    request: Request, session: str, wanted: RetryExecuteRequest, _: Run, chars: TextLength
 ) -> Response:
     """Run code, and its replacements while it fails."""
-    chars = text_wanted(request)
     attempts: list[dict[str, Any]] = []
     code, most = wanted.code, wanted.max_attempts or settings_of(request).max_retries
     for number in range(1, most + 1):
@@ -162,15 +145,8 @@ async def submit(request: Request, session: str, wanted: SubmitRequest, _: Run, 
     responses=RESPONSES,
     summary="Wait for the result of an execution",
 )
-async def result(
-    request: Request,
-    execution: str,
-    _: Read,
-    format: Format = "json",  # noqa: A002  # as above
-    max_chars: MaxChars = MODEL_CHARS,
-) -> Response:
+async def result(request: Request, execution: str, _: Read, chars: TextLength) -> Response:
     """Wait until an execution has ended, and answer with its result."""
-    chars = text_wanted(request)
     session = (await link_of(request).call(Lookup(execution)))["session"]
     async with aclosing(link_of(request).follow(Follow(execution))) as events:
         async for event in events:
@@ -197,17 +173,6 @@ def milliseconds(request: Request, seconds: float | None) -> int:
     if seconds is None:
         seconds = settings_of(request).execution_timeout
     return max(round(seconds * 1000), 1)
-
-
-def text_wanted(request: Request) -> int | None:
-    """Return the requested maximum length of the text for a language model; None if JSON is requested.
-
-    Raises:
-        RequestValidationError: The query is invalid.
-    """
-    if not request.scope["query_string"]:  # fast path: nearly all requests have no query
-        return None
-    return read_query(request.query_params.get("format"), request.query_params.get("max_chars"))
 
 
 async def result_response(request: Request, session: str, packed: Packed, max_chars: int | None) -> Response:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from cellblock.common.tasks import first_of
 from cellblock.common.version import __version__
 from cellblock.errors import AccessError, NotFoundError, ProtocolError
-from cellblock.fronts.gateway.access import caller_of, link_of, needs_of_any
+from cellblock.fronts.gateway.access import caller_of, link_of, needs
 from cellblock.fronts.gateway.answers import problem_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.kernelspecs import check_installed
@@ -37,8 +37,8 @@ _MAX_UNREAD = 64 * 1024 * 1024
 _TURN = 20
 """Messages that are taken or sent in one turn of the loop."""
 
-_read = Depends(needs_of_any("read"))
-_run = Depends(needs_of_any("run"))
+_read = Depends(needs("read", any_session=True))
+_run = Depends(needs("run", any_session=True))
 
 
 class Kernel(BaseModel):

@@ -13,14 +13,14 @@ from typing import Any
 from fastapi import APIRouter, Depends
 
 from cellblock.errors import NotFoundError
-from cellblock.fronts.gateway.access import needs_of_any
+from cellblock.fronts.gateway.access import needs
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.jupyter.kernelspecs import read_spec
 from cellblock.model.sessions import OWN_KERNEL
 
 router = APIRouter(prefix="/api", tags=["Jupyter"], route_class=CheckedRoute)
 
-_read = Depends(needs_of_any("read"))
+_read = Depends(needs("read", any_session=True))
 
 _PLACES = ("/usr/local/share/jupyter/kernels", "/usr/share/jupyter/kernels")
 """Directories of kernelspecs that every sandbox can read, besides the interpreter's own environment."""

@@ -11,7 +11,7 @@ from fastapi.requests import HTTPConnection
 from pydantic import BaseModel, Field
 
 from cellblock.errors import AccessError, NotFoundError
-from cellblock.fronts.gateway.access import needs_of_any
+from cellblock.fronts.gateway.access import needs
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.jupyter import Kernel, allowed, end_kernel, get_kernel, start
 from cellblock.fronts.jupyter.kernels import kernel_id
@@ -19,8 +19,8 @@ from cellblock.model.sessions import OWN_KERNEL
 
 router = APIRouter(prefix="/api", tags=["Jupyter"], route_class=CheckedRoute)
 
-_read = Depends(needs_of_any("read"))
-_run = Depends(needs_of_any("run"))
+_read = Depends(needs("read", any_session=True))
+_run = Depends(needs("run", any_session=True))
 
 
 class WantedKernel(BaseModel):
@@ -92,11 +92,14 @@ async def start_notebook(connection: HTTPConnection, wanted: WantedNotebook) -> 
         if wanted.path and (known["path"], known["type"]) == (wanted.path, wanted.type):
             with contextlib.suppress(NotFoundError):
                 return await _notebook(connection, number)
-    if wanted.kernel.id:
-        kernel = kernel_id((await allowed(connection, wanted.kernel.id)).kernel_id)
-    else:
-        kernel = (await start(connection, wanted.kernel.name or OWN_KERNEL)).id
-    return await _notebook(connection, notebooks.add(wanted, kernel))
+    return await _notebook(connection, notebooks.add(wanted, await _kernel(connection, wanted.kernel)))
+
+
+async def _kernel(connection: HTTPConnection, wanted: WantedKernel) -> str:
+    """Return the id of a running kernel that the caller may use, or of a new one."""
+    if wanted.id:
+        return kernel_id((await allowed(connection, wanted.id)).kernel_id)
+    return (await start(connection, wanted.name or OWN_KERNEL)).id
 
 
 @router.get("/sessions/{number}", summary="Describe a notebook and its kernel", dependencies=[_read])
@@ -121,12 +124,7 @@ async def change_notebook(connection: HTTPConnection, number: str, change: Chang
     known = connection.app.state.notebooks.known[number]
     known.update({name: value for name, value in change.model_dump(exclude={"kernel"}).items() if value is not None})
     if change.kernel is not None and (change.kernel.id or change.kernel.name):
-        wanted = change.kernel
-        known["kernel"] = (
-            kernel_id((await allowed(connection, wanted.id)).kernel_id)
-            if wanted.id
-            else (await start(connection, wanted.name or OWN_KERNEL)).id
-        )
+        known["kernel"] = await _kernel(connection, change.kernel)
     return await _notebook(connection, number)
 
 

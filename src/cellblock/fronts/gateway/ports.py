@@ -26,7 +26,7 @@ from cellblock.fronts.gateway import forwarding
 from cellblock.fronts.gateway.access import link_of
 from cellblock.fronts.gateway.answers import send_problem
 from cellblock.fronts.gateway.bodies import CheckedRoute
-from cellblock.fronts.gateway.guard import Refused
+from cellblock.fronts.gateway.guard import Refused, same_token
 from cellblock.fronts.gateway.models import Strict
 from cellblock.fronts.gateway.routes import add
 from cellblock.fronts.gateway.session_routes import Run
@@ -205,7 +205,7 @@ class PageHosts:
         return f"{names.scheme}://{host}/?{TICKET}={ticket}"
 
     def _is_valid(self, token: str) -> bool:
-        if self._check is None or (self._token and hmac.compare_digest(token.encode(), self._token.encode())):
+        if self._check is None or same_token(token, self._token):
             return True
         try:
             return self._check(token) is not None

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, create_model
 from starlette.requests import ClientDisconnect
 
 from cellblock.errors import AccessError, CellblockError
-from cellblock.fronts.gateway.access import link_of, needs, needs_of_any
+from cellblock.fronts.gateway.access import link_of, needs
 from cellblock.fronts.gateway.answers import json_response, packed_response, while_there
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.descriptions import documented
@@ -88,7 +88,7 @@ def add(
     answers, text = shown(answer_type(kind)), documented(kind)[0]
     router.add_api_route(
         path,
-        _endpoint(kind, route, answer, (needs_of_any if any_session else needs)(cast("Scope", route.scope))),
+        _endpoint(kind, route, answer, needs(cast("Scope", route.scope), any_session=any_session)),
         methods=[route.method],
         response_model=model or (_within(names.answer, text, route.within, answers) if route.within else answers),
         summary=route.summary,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from cellblock.common.version import __version__
 from cellblock.errors import BusyError, CellblockError
-from cellblock.fronts.gateway.access import needs_of_any
+from cellblock.fronts.gateway.access import needs
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.operations.sessions import About
 from cellblock.service.store.tokens import SCOPES, Scope, Token
@@ -98,7 +98,7 @@ class Caller(BaseModel):
 
 
 @router.get("/whoami", summary="Get what the token is for")
-async def whoami(caller: Annotated[Token, Depends(needs_of_any("read"))]) -> Caller:
+async def whoami(caller: Annotated[Token, Depends(needs("read", any_session=True))]) -> Caller:
     """Return what the token of the request may do."""
     scopes = [scope for scope in SCOPES if caller.may(scope)]
     return Caller(name=caller.name, scopes=scopes, session=caller.session, expires=caller.expires, version=__version__)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.requests import HTTPConnection
 
 from cellblock.errors import AccessError, InvalidInputError
-from cellblock.fronts.gateway.access import check_scope, link_of, needs, needs_of_any, settings_of
+from cellblock.fronts.gateway.access import check_scope, link_of, needs, settings_of
 from cellblock.fronts.gateway.answers import json_response
 from cellblock.fronts.gateway.bodies import CheckedRoute
 from cellblock.fronts.gateway.gateway_options import GatewayOptions
@@ -32,9 +32,9 @@ from cellblock.service.store.tokens import Token
 router = APIRouter(route_class=CheckedRoute)
 
 Read = Annotated[Token, Depends(needs("read"))]
-ReadAny = Annotated[Token, Depends(needs_of_any("read"))]
+ReadAny = Annotated[Token, Depends(needs("read", any_session=True))]
 Run = Annotated[Token, Depends(needs("run"))]
-RunAny = Annotated[Token, Depends(needs_of_any("run"))]
+RunAny = Annotated[Token, Depends(needs("run", any_session=True))]
 
 
 @router.post("/kernels", status_code=201, response_model=KernelModel, tags=["Kernels"], summary="Make a session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cellblock.common import telemetry
 
@@ -54,10 +54,4 @@ class Traced:
 
 def _route(scope: Scope) -> str:
     """Return the route of a request's path, without names of sessions."""
-    route: Any = scope.get("route")
-    if route is not None:
-        return str(getattr(route, "path", ""))
-    match scope["path"].split("/"):
-        case ["", name, _, "execute"] if scope.get("path_params"):  # answered by `direct`
-            return f"/{name}/{{session}}/execute"
-    return ""
+    return str(getattr(scope.get("route"), "path", ""))
