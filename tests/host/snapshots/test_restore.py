@@ -16,6 +16,7 @@ import pytest
 from cellblock.common.whole_file import sync
 from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import Snapshot, Snapshots, restore
+from cellblock.host.snapshots.plan import Step
 from cellblock.launch.leftovers import remove_place
 from full_disk import file_size_limit
 
@@ -226,3 +227,26 @@ def test_a_restore_that_does_not_get_to_the_disk_is_rolled_back(
     with pytest.raises(SnapshotError, match="no disk"):
         snapshots.restore(snapshot)
     assert look(workspace) == after
+
+
+def test_each_version_that_a_restore_meets_is_kept(
+    snapshots: Snapshots, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others save the file again at each try, so that the restore meets and replaces several versions."""
+    file = workspace / "file"
+    file.write_text("before")
+    snapshot = snapshots.take()
+    file.write_text("version 0")
+    versions = ["version 2", "version 1"]
+    do = restore._do
+
+    def interfered(top: int, staging: int, step: Step) -> None:
+        do(top, staging, step)
+        if step.do == "remove" and versions:
+            file.write_text(versions.pop())
+
+    monkeypatch.setattr(restore, "_do", interfered)
+    changes = snapshots.restore(snapshot)
+    assert file.read_text() == "before"
+    assert sorted(text for _, text in trashed(snapshots)) == ["version 0", "version 1", "version 2"]
+    assert snapshots.trash.find(changes.trash, "file").holds("file")
