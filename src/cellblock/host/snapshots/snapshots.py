@@ -350,8 +350,7 @@ class Snapshots:
                     raise
                 for path, where in rescued.files.items():
                     _LOG.warning("%s: %r could not be moved to the trash, and is in %r now", self._workspace, path, where)
-                    plan.later.append(f"{path} (its earlier content is in {where})")
-                return plan, entry
+                return plan._replace(impossible=". ".join(filter(None, (plan.impossible, _not_in_trash(rescued))))), entry
         done = "All changes were rolled back" if any(entry.taken for entry in entries) else "Nothing was changed"
         raise SnapshotError(
             f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
@@ -501,6 +500,16 @@ def _actions(plan: Plan, entry: Entry) -> list[FileAction]:
         if step.do == "mode":
             actions.setdefault(step.path, FileAction(step.path, "reverted"))
     return [actions[path] for path in sorted(actions)][:MAX_FILE_CHANGES]
+
+
+def _not_in_trash(rescued: restoring.Rescued) -> str:
+    """Say where the earlier content of files is that could not be moved to the trash; empty if all could."""
+    if not rescued.files:
+        return ""
+    path, *others = rescued.files
+    folders = ", ".join(dict.fromkeys(where.partition("/")[0] for where in rescued.files.values()))
+    more = f" and {len(others)} more" if others else ""
+    return f"{path[:200]!r}{more} could not be moved to the trash: the earlier content is in {folders} in the workspace"
 
 
 def _meanwhile(entries: Sequence[Entry], rescued: restoring.Rescued) -> str:
