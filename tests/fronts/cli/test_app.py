@@ -34,6 +34,21 @@ from cli_runs import run_here
             ["run", "--workspace", "", "script.py"],
             "invalid value for '--workspace': the path is empty; the current directory is '.' (see 'cellblock run --help')",
         ),
+        (
+            ["exec", "a", "1", "--memory", ""],
+            "invalid value for '--memory': the value is empty; leave the option out for its default "
+            "(see 'cellblock exec --help')",
+        ),
+        (
+            ["create", "a", "--environment="],
+            "invalid value for '--environment': the value is empty; leave the option out for its default "
+            "(see 'cellblock create --help')",
+        ),
+        (
+            ["policy", "show", "--workspace="],
+            "invalid value for '--workspace': the path is empty; the current directory is '.' "
+            "(see 'cellblock policy show --help')",
+        ),
         (["attach", "a"], "attach needs a terminal; programs use 'cellblock exec --name a CODE'"),
         (["completion", "tcsh"], "there is no completion for 'tcsh': it is one of bash, zsh, fish, powershell"),
     ],

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 import cellblock
+from cellblock.errors import NotRunError
+from cellblock.fronts import where
 from cellblock.fronts.cli import main
+from cellblock.operations.base import Request
 from processes import eventually
 from terminals import cellblock as command
 
@@ -31,6 +34,33 @@ def test_code_runs_in_a_session_that_is_made(capsys: pytest.CaptureFixture[str])
     status, result = run(capsys, "--name", "new", "print('hello'); x * 2")
     assert (status, result["status"], result["output"], result["return_value"]) == (0, "success", "hello\n", "40")
     assert cellblock.status("new").workspace == os.getcwd()
+
+
+class Ending:
+    """A connection to a daemon that ends before it takes a request."""
+
+    usable = False
+
+    def call(self, request: Request[Any], body: bytes = b"") -> Any:
+        raise NotRunError("the daemon was shutting down, and the request was not sent")
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_a_request_that_an_ending_daemon_did_not_take_goes_to_the_next_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = [Ending(), Ending()]
+    monkeypatch.setattr(where, "open_if_running", lambda: ending.pop() if ending else where.open_connection())
+    assert run(capsys, "--name", "taken", "x = 41; x")[1]["return_value"] == "41"
+    ending.append(Ending())
+    assert main(["undo", "taken"]) == 0
+    assert not ending
+    ending += [Ending()] * 10
+    assert main(["undo", "taken"]) == 4
+    assert "the daemon was shutting down" in capsys.readouterr().err
+    assert len(ending) == 5
 
 
 def test_the_result_is_sorted_and_indented(capsys: pytest.CaptureFixture[str]) -> None:

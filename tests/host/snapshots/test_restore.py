@@ -15,7 +15,10 @@ import pytest
 
 from cellblock.common.whole_file import sync
 from cellblock.errors import SnapshotError
-from cellblock.host.snapshots import Snapshot, Snapshots, restore
+from cellblock.host.snapshots import Snapshot, Snapshots, restore, trash
+from cellblock.host.snapshots.plan import Step
+from cellblock.host.snapshots.trash import Reason
+from cellblock.host.snapshots.undo import Interval
 from cellblock.launch.leftovers import remove_place
 from full_disk import file_size_limit
 
@@ -226,3 +229,50 @@ def test_a_restore_that_does_not_get_to_the_disk_is_rolled_back(
     with pytest.raises(SnapshotError, match="no disk"):
         snapshots.restore(snapshot)
     assert look(workspace) == after
+
+
+def test_each_version_that_a_restore_meets_is_kept(
+    snapshots: Snapshots, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others save the file again at each try, so that the restore meets and replaces several versions."""
+    file = workspace / "file"
+    file.write_text("before")
+    snapshot = snapshots.take()
+    file.write_text("version 0")
+    versions = ["version 2", "version 1"]
+    do = restore._do
+
+    def interfered(top: int, staging: int, step: Step) -> None:
+        do(top, staging, step)
+        if step.do == "remove" and versions:
+            file.write_text(versions.pop())
+
+    monkeypatch.setattr(restore, "_do", interfered)
+    changes = snapshots.restore(snapshot)
+    assert file.read_text() == "before"
+    assert sorted(text for _, text in trashed(snapshots)) == ["version 0", "version 1", "version 2"]
+    assert snapshots.trash.find(changes.trash, "file").holds("file")
+
+
+def test_where_the_files_are_that_the_trash_did_not_take_is_reported(
+    snapshots: Snapshots, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshots.take()
+    (workspace / "folder").mkdir()
+    for name in ("folder/large", "folder/small", "other"):
+        (workspace / name).write_text(name)
+    interval = Interval(before.root, snapshots.take().root, ())
+    copy = trash._copy
+
+    def full(folder: int, name: str, parent: int, to: str) -> None:
+        if name == "large":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        copy(folder, name, parent, to)
+
+    monkeypatch.setattr(trash, "_copy", full)
+    undone = snapshots.undo([interval], lambda: None, Reason("undo"))
+    (folder,) = (path.name for path in workspace.iterdir())
+    assert (workspace / folder / "folder/large").read_text() == "folder/large"
+    assert {action.path: action.restorable for action in undone.actions} == {"folder": False, "other": True}
+    assert undone.left == f"'folder' could not be moved to the trash: the earlier content is in {folder} in the workspace"
+    assert undone.later == []

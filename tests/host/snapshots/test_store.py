@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cellblock.errors import SnapshotError
-from cellblock.host.snapshots import Snapshots, Store
+from cellblock.host.snapshots import Snapshot, Snapshots, Store
 from cellblock.launch.leftovers import remove_place
 
 from .conftest import look, memory
@@ -69,6 +70,19 @@ def test_a_full_store_keeps_nothing_of_a_snapshot(workspace: Path, place: Path) 
         assert store.bytes == 5
         snapshots.restore(snapshot)
         assert os.listdir(workspace) == ["a"]
+
+
+def test_a_snapshot_that_outlives_the_directory_can_be_kept_and_dropped(
+    snapshots: Snapshots, workspace: Path, store: Store
+) -> None:
+    (workspace / "file").write_text("text")
+    snapshot = snapshots.take()
+    shutil.rmtree(store.directory)
+    store.renew()
+    again = Snapshot(snapshot.root)  # as a redo keeps the files before its undo
+    store.keep(again)
+    store.drop(again)
+    assert (store.bytes, os.listdir(store.directory)) == (0, [])
 
 
 def test_a_workspace_that_fills_the_store_leaves_room_for_another_one(tmp_path: Path, place: Path) -> None:

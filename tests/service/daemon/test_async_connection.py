@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from cellblock.errors import DaemonError, NotRunError
 from cellblock.operations.sessions import About
+from cellblock.service.daemon import async_connection, starting
 from cellblock.service.daemon.async_connection import AsyncConnection
 from cellblock.service.daemon.codec import encode_reply
+from cellblock.service.daemon.place import Place
 from cellblock.wire.frames import FrameParser
 from cellblock.wire.packed import Packed, pack
 
@@ -63,3 +68,16 @@ async def test_an_answer_that_is_damaged_ends_the_connection() -> None:
         assert not connection.usable
         await daemon
         await connection.close()
+
+
+async def test_a_daemon_that_does_not_respond_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path)
+    said = rf"the daemon, process {os.getpid()}, does not answer within 0\.1 s"
+    for module in (async_connection, starting):
+        monkeypatch.setattr(module, "ANSWER", 0.1)
+    with place.listen():
+        async with asyncio.timeout(60):
+            with pytest.raises(DaemonError, match=said):
+                await async_connection.open_connection(functools.partial(asyncio.to_thread, starting.connect_or_start, place))
+            with pytest.raises(DaemonError, match=said):
+                await asyncio.to_thread(starting.open_connection, place)

@@ -263,6 +263,7 @@ async def test_a_restart_hands_all_sessions_over(home: Path) -> None:
         Path("end").touch()
         assert (await asyncio.wrap_future(running)).return_value == "42"
     assert (cellblock.execute("two", "x").return_value, about()["problems"]) == ("41", [])
+    assert "takes over 2 sessions: 'cellblock daemon restart' asked for it" in (home / "daemon.log").read_text()
 
 
 async def test_stopping_saves_durable_sessions_and_the_next_daemon_resumes_them(home: Path) -> None:

@@ -158,18 +158,25 @@ def _parameter(option: Option, complete: Callable[[str], list[str]] | None) -> i
         default = False
     elif kind is list:
         kind, default = list[str] | None, None
-    elif default is None or kind is Path:
-        more |= {"parser": _path} if kind is Path else {}
-        kind, default = kind | None, None
+    elif kind in (str, Path) or default is None:
+        more |= {"parser": parser} if (parser := {str: _text, Path: path}.get(kind)) else {}
+        kind, default = kind | None, (default or None) if kind is str else None
     annotation = Annotated[kind, typer.Option(*option.flags, help=about, **limits, **more)]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _path(text: str) -> Path:
+def path(text: str) -> Path:
     """Return a path, but not the current directory for an empty text, which may be a variable without a value."""
     if not text:
         raise typer.BadParameter("the path is empty; the current directory is '.'")
     return Path(text)
+
+
+def _text(text: str) -> str:
+    """Return a text that is not empty: a shell passes an empty one for a variable without a value."""
+    if not text:
+        raise typer.BadParameter("the value is empty; leave the option out for its default")
+    return text
 
 
 def _choices(names: Sequence[str], make: Any = StrEnum) -> Any:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cellblock.common import telemetry
-from cellblock.errors import InvalidInputError, NotFoundError
+from cellblock.errors import InvalidInputError, NotFoundError, NotRunError
 from cellblock.fronts import where
+from cellblock.fronts.cli.progress import Progress
 from cellblock.fronts.given_options import as_meant
 from cellblock.operations.base import AnswerT, Request
 from cellblock.operations.sessions import Create, List
@@ -18,6 +19,9 @@ from cellblock.service import settings
 
 if TYPE_CHECKING:
     from cellblock.service.daemon.daemon_connection import SessionConnection
+
+_T = TypeVar("_T")
+_TRIES = 5
 
 
 def connect() -> SessionConnection:
@@ -27,12 +31,10 @@ def connect() -> SessionConnection:
         DaemonError: The daemon cannot be started or reached.
     """
     telemetry.inherit()
-    return where.open_if_running() or _start()
-
-
-def _start() -> SessionConnection:
-    from cellblock.fronts.cli.progress import Progress
-
+    with Progress("waiting for the daemon's answer"):
+        found = where.open_if_running()
+    if found is not None:
+        return found
     with Progress("starting the daemon"):
         return where.open_connection()
 
@@ -50,9 +52,24 @@ def connected() -> Iterator[SessionConnection]:
             raise NotFoundError(f"{message}{_known_sessions(connection)}") from None
 
 
+def until_taken(work: Callable[[SessionConnection], _T]) -> _T:
+    """Run requests on a connection. If the daemon ends before it takes them, run them at the next daemon.
+
+    Raises:
+        NotRunError: Several daemons ended in a row.
+    """
+    for left in reversed(range(_TRIES)):
+        with connected() as connection:
+            try:
+                return work(connection)
+            except NotRunError:
+                if connection.usable or not left:
+                    raise
+    raise AssertionError("the last try returns or raises")
+
+
 def ask(request: Request[AnswerT], body: bytes = b"") -> AnswerT:
-    with connected() as connection:
-        return connection.call(request, body)
+    return until_taken(lambda connection: connection.call(request, body))
 
 
 def call_in_session(connection: SessionConnection, session: str, request: Request[AnswerT], body: bytes = b"") -> AnswerT:

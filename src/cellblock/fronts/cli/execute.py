@@ -12,7 +12,7 @@ from typing import Any
 
 from cellblock.errors import CellblockError, InvalidInputError
 from cellblock.fronts.cli import live
-from cellblock.fronts.cli.daemon_access import call_in_session, chosen, connected, session_options
+from cellblock.fronts.cli.daemon_access import call_in_session, chosen, session_options, until_taken
 from cellblock.fronts.cli.output import print_json, wants_json
 from cellblock.fronts.cli.problems import say
 from cellblock.operations.base import MAX_REQUEST
@@ -73,7 +73,8 @@ def run(
         live=not for_programs,
         stdin=not for_programs and code != "-",
     )
-    with connected() as connection:
+
+    def execute(connection: SessionConnection) -> dict[str, Any]:
         if options:
             make(connection, request.session, options)
         reader = live.Reader() if for_programs else live.Terminal()
@@ -81,6 +82,9 @@ def run(
         result = live.follow(connection, submit, reader, request.session)
         if for_model:
             _print_for_model(connection, request.session, result, reader.execution)
+        return result
+
+    result = until_taken(execute)
     if for_programs and not for_model:
         print_json(result)
     if unnamed and code is not None and code.isidentifier() and (result["error"] or {}).get("ename") == "NameError":

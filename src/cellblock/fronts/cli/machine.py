@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from cellblock.common.sandbox_options import SandboxOptions
 from cellblock.common.terminal import printable
 from cellblock.errors import CellblockError, InvalidInputError, LaunchError
-from cellblock.fronts.cli.arguments import MACHINE, Json, changes_policies, new_app
+from cellblock.fronts.cli.arguments import MACHINE, Json, changes_policies, new_app, path
 from cellblock.fronts.cli.output import finish, finish_list, painted
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ def show(
         typer.Argument(metavar="FILE", help="A sandbox configuration (JSON); the default policy without it."),
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option(metavar="DIR", help="The session's working directory; the current one by default.")
+        Path | None,
+        typer.Option(metavar="DIR", help="The session's working directory; the current one by default.", parser=path),
     ] = None,
     *,
     options: dict[str, Any],
@@ -192,7 +194,7 @@ def show(
     return 0 if trouble is None else 1
 
 
-async def _trouble(wanted: Policy, workspace: str | None, tier: Tier) -> str | None:
+async def _trouble(wanted: Policy, workspace: Path | None, tier: Tier) -> str | None:
     """Start a session with a policy; return why that failed in one line, or None."""
     from cellblock.host import Host
 

@@ -368,10 +368,16 @@ class Family:
             if not copied.done():
                 if control.gone.done():  # init reports this last, after ending the unfinished copy
                     raise KernelDiedError("the kernel died while it was copied")
-                raise CheckpointError(f"the copy of the kernel did not answer within {_PATIENCE:g} s, and was killed")
+                raise CheckpointError(
+                    f"the copy of the kernel did not answer within {_PATIENCE:g} s, and was killed. The session continues: "
+                    "try again when the machine is less busy"
+                )
             copy = copied.result()
             if copy is None:
-                raise CheckpointError("the copy of the kernel ended before it was ready")
+                raise CheckpointError(
+                    "the copy of the kernel was killed before it was ready, perhaps because memory is short. The session "
+                    "continues: free memory, then try again"
+                )
             if isinstance(answer, Parked):
                 copy.pending, copy.ran = answer.pending, answer.ran
         finally:
@@ -396,7 +402,9 @@ class Family:
             OSError: The connections cannot be created.
         """
         if copy.gone.done() or self._connection is None:
-            raise CheckpointError("the process with the checkpoint has ended")
+            raise CheckpointError(
+                "the process with the checkpoint has ended, perhaps because memory was short: restore another checkpoint"
+            )
         connection = self._connection
         rest = how.stay_in, how.seed, how.same_random_state, how.to_inspect
         message = Resume(copy.number, how.env, how.listeners, *rest)

@@ -330,12 +330,13 @@ class Snapshots:
         until: int | None = None,
     ) -> tuple[UndoPlan, Entry]:
         """Make a plan and carry it out. Retry if the workspace changes meanwhile."""
-        entry = self.trash.new(why)
+        entries = list[Entry]()
         with self._lock, self._opened("restore the files of") as top, self._journal.locked():
             restoring.recover(top, self._journal)
             rescued = restoring.Rescued(top)
             for _ in range(_TRIES):
-                plan = make(top)
+                plan, entry = make(top), self.trash.new(why)
+                entries.append(entry)  # one for each try: others may save a path again, and an entry has one version of it
                 try:
                     if plan.plan.steps:
                         restoring.restore(top, plan.plan, self._store, self._journal, then, rescued, entry, source, until)
@@ -344,17 +345,16 @@ class Snapshots:
                 except restoring.UnsettledError:
                     continue
                 except BaseException:
-                    if entry.taken or rescued.files:
-                        _LOG.warning("the files of %s were not restored%s", self._workspace, _meanwhile(entry, rescued))
+                    if meanwhile := _meanwhile(entries, rescued):
+                        _LOG.warning("the files of %s were not restored%s", self._workspace, meanwhile)
                     raise
                 for path, where in rescued.files.items():
                     _LOG.warning("%s: %r could not be moved to the trash, and is in %r now", self._workspace, path, where)
-                    plan.later.append(f"{path} (its earlier content is in {where})")
-                return plan, entry
+                return plan._replace(impossible=". ".join(filter(None, (plan.impossible, _not_in_trash(rescued))))), entry
+        done = "All changes were rolled back" if any(entry.taken for entry in entries) else "Nothing was changed"
         raise SnapshotError(
             f"the files of {self._workspace} cannot be restored, because something keeps changing them: stop what writes "
-            f"there, then try again. {'All changes were rolled back' if entry.taken else 'Nothing was changed'}"
-            f"{_meanwhile(entry, rescued)}"
+            f"there, then try again. {done}{_meanwhile(entries, rescued)}"
         )
 
     def diff(self, before: Snapshot, after: Snapshot | None = None) -> FileChanges:
@@ -502,9 +502,20 @@ def _actions(plan: Plan, entry: Entry) -> list[FileAction]:
     return [actions[path] for path in sorted(actions)][:MAX_FILE_CHANGES]
 
 
-def _meanwhile(entry: Entry, rescued: restoring.Rescued) -> str:
+def _not_in_trash(rescued: restoring.Rescued) -> str:
+    """Say where the earlier content of files is that could not be moved to the trash; empty if all could."""
+    if not rescued.files:
+        return ""
+    path, *others = rescued.files
+    folders = ", ".join(dict.fromkeys(where.partition("/")[0] for where in rescued.files.values()))
+    more = f" and {len(others)} more" if others else ""
+    return f"{path[:200]!r}{more} could not be moved to the trash: the earlier content is in {folders} in the workspace"
+
+
+def _meanwhile(entries: Sequence[Entry], rescued: restoring.Rescued) -> str:
     """Describe, for the end of a message, what could not be restored; empty if everything was."""
-    held = [f"the previous content of {path[:200]!r} is in the trash" for path in entry.taken]
+    taken = dict.fromkeys(path for entry in entries for path in entry.taken)
+    held = [f"the previous content of {path[:200]!r} is in the trash" for path in taken]
     held += [f"the previous content of {path[:200]!r} is in {where!r}" for path, where in rescued.files.items()]
     if not held:
         return ""

@@ -369,7 +369,7 @@ class Store:
         self._counts[digest] -= 1
         if self._counts[digest] == 0:
             del self._counts[digest]
-            size = self._sizes.pop(digest)
+            size = self._sizes.pop(digest, 0)  # none if the directory was removed since the snapshot
             self.bytes -= size
             if (payer := self._payers.pop(digest, None)) is not None:  # unknown after a takeover
                 self._shares[payer] -= size

@@ -104,7 +104,8 @@ class Entry:
         except OSError as error:
             _LOG.warning("%r cannot be moved to the trash: %s", path[:200], error)
             return False
-        self.taken.append(path)
+        if whole:
+            self.taken.append(path)
         return whole
 
     @contextmanager

@@ -16,6 +16,8 @@ from cellblock.errors import CellblockError, DaemonError, NotRunError, ProtocolE
 from cellblock.operations.base import PROTOCOL, AnswerT, Request
 from cellblock.operations.sessions import Hello
 from cellblock.service.daemon.codec import MAX_REPLY, REFUSED, UNREADABLE, decode_answer, encode_request, unreadable
+from cellblock.service.daemon.daemon_connection import ANSWER, silent
+from cellblock.service.daemon.place import credentials
 from cellblock.service.daemon.tls import NAME
 from cellblock.wire.frames import FrameParser
 from cellblock.wire.packed import Packed, unpack
@@ -90,7 +92,12 @@ class AsyncConnection(asyncio.Protocol):
             except OSError as error:  # an SSLError, for instance
                 raise DaemonError(f"the daemon cannot prove that it belongs to the cluster: {error}") from error
         try:
-            made.daemon = await made.call(Hello(PROTOCOL, version))
+            async with asyncio.timeout(ANSWER):
+                made.daemon = await made.call(Hello(PROTOCOL, version))
+        except TimeoutError:
+            pid = credentials(sock)[0] if tls is None else None
+            made.abort()
+            raise DaemonError(silent(pid, ANSWER)) from None
         except BaseException as error:  # also a cancellation: the caller never gets the connection, and cannot close it
             lost = not made.usable  # an error answer leaves the connection open
             made.abort()

@@ -284,7 +284,8 @@ def _hand_over(server: Server, place: Place, lock: int, sock: socket.socket) -> 
     server.sessions.store.close()
     try:
         start_successor(place.directory, lock, sock.fileno())
-        _log.info("cellblock was reinstalled: the next daemon takes over %d sessions", server.sessions.kernels)
+        why = "'cellblock daemon restart' asked for it" if server.asked_to_restart else "cellblock was reinstalled"
+        _log.info("the next daemon takes over %d sessions: %s", server.sessions.kernels, why)
     except OSError as error:
         _log.error("the next daemon cannot be started: %s", error)
     logging.shutdown()

@@ -12,7 +12,7 @@ from socket import socket
 
 from cellblock.common.version import __version__
 from cellblock.errors import DaemonError, NotRunError
-from cellblock.service.daemon.daemon_connection import Connection
+from cellblock.service.daemon.daemon_connection import ANSWER, Connection
 from cellblock.service.daemon.place import Place
 
 _PATIENCE, _TRIES = 30.0, 5
@@ -45,11 +45,11 @@ def open_connection(place: Place) -> Connection:
     """Connect to the daemon, and start it if needed. If a daemon is just ending, wait for its end.
 
     Raises:
-        DaemonError: The daemon cannot be started, or has another version.
+        DaemonError: The daemon cannot be started, has another version, or does not respond.
     """
     for _ in range(_TRIES):
         with suppress(NotRunError):
-            return Connection(connect_or_start(place), __version__)
+            return Connection(connect_or_start(place), __version__, patience=ANSWER)
     raise DaemonError(f"the daemon ended right after it started{last_words(place)}")
 
 
