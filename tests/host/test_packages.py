@@ -83,14 +83,12 @@ async def session(shop: Host, tmp_path: Path) -> AsyncIterator[Session]:
         yield session
 
 
-async def test_arguments_without_end_go_nowhere(session: Session) -> None:
+async def test_arguments_without_end_go_nowhere(native_host: Host, tmp_path: Path) -> None:
     """In a line of a cell they would keep the kernel busy; in a message of hostile code, they would become a command."""
-    for code, said in (
-        ("%pip install " + "a" * 70_000, "put the requirements in a file"),
-        ("get_ipython().packages(['a' * 140_000])", "put the requirements in a file"),
-    ):
-        result = await session.execute(code, timeout=20)
-        assert said in str(result.error and result.error.evalue)
+    async with native_host.session(working_dir=tmp_path, recovery="none") as session:
+        for code in ("%pip install " + "a" * 70_000, "get_ipython().packages(['a' * 140_000])"):
+            result = await session.execute(code, timeout=20)
+            assert "put the requirements in a file" in str(result.error and result.error.evalue)
 
 
 @pytest.mark.slow

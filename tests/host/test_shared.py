@@ -202,9 +202,8 @@ _ZYGOTE_INIT_WORKER = 3
 def _program(tmp_path: Path, source: str) -> Iterator[subprocess.Popen[str]]:
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(source))
-    with subprocess.Popen(
-        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    ) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, path], stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as process:
         try:
             yield process
         finally:
@@ -244,11 +243,7 @@ async def main():
         await executor.stop()
 
 """
-    path = tmp_path / "program.py"
-    path.write_text(source.replace("STOPPED", str(stopped)) + ending)
-    with subprocess.Popen(
-        [sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with _program(tmp_path, source.replace("STOPPED", str(stopped)) + ending) as process:
         assert await _line(process) == "'running'"
         everything = below(process.pid)
         assert len(everything) >= _ZYGOTE_INIT_WORKER

@@ -271,7 +271,6 @@ async def test_what_others_save_is_seen_where_the_system_does_not_tell_of_change
 
 def shared_changes() -> dict[str, Any]:
     """Changes that cells and others make to a directory."""
-    import os
 
     def remove(top: Path, name: str) -> None:
         path = top / name
@@ -302,7 +301,7 @@ def shared_changes() -> dict[str, Any]:
 
 
 CHANGE: dict[str, Callable[..., None]] = shared_changes()
-CODE = f"""import contextlib, functools, os, pathlib
+CODE = f"""import contextlib, functools, os, pathlib, shutil
 from pathlib import Path
 from typing import Any
 {inspect.getsource(shared_changes)}

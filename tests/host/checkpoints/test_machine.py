@@ -245,7 +245,7 @@ def machine() -> Iterator[type[CheckpointMachine]]:
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(2, 6, id="few"), pytest.param(25, 25, id="many", marks=pytest.mark.slow)]
+    ("examples", "steps"), [pytest.param(1, 7, id="few"), pytest.param(25, 25, id="many", marks=pytest.mark.slow)]
 )
 def test_a_session_does_what_its_model_says(machine: type[CheckpointMachine], examples: int, steps: int) -> None:
     check(machine, examples, steps)

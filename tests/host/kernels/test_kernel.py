@@ -19,6 +19,7 @@ from cellblock.host.kernels import stopping
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.output import spill
 from cellblock.host.output.disk import DiskThread
+from clocks import hurry_stopping
 from processes import eventually
 
 ROOM = 64 * 1024
@@ -193,6 +194,7 @@ async def test_a_reply_of_a_kernel_that_is_being_killed_does_not_end_its_cell(
         await eventually(lambda: kernel.count == replied)
         await kernel.kill()
 
+    hurry_stopping(monkeypatch)
     *before, _ = stopping._LADDER
     monkeypatch.setattr(stopping, "_LADDER", (*before, ("restarted", kill_late, 1.0)))
     code = """
@@ -204,6 +206,6 @@ async def test_a_reply_of_a_kernel_that_is_being_killed_does_not_end_its_cell(
     """
     async with zygote_host.session(working_dir=tmp_path) as session:
         await session.execute("x = 1")
-        result = await session.execute(dedent(code), timeout=1)
+        result = await session.execute(dedent(code), timeout=0.3)
         assert (result.status, result.recovery) == ("timeout", "restored")
         assert (await session.execute("x")).return_value == "1"
