@@ -14,7 +14,7 @@ from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, BusyError, Kern
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import Cell, Rights
-from cellblock.host.kernels.channel import NO_RECORDING, Extra, Recording, Request
+from cellblock.host.kernels.channel import NO_RECORDING, ChannelHandlers, Extra, Recording, Request
 from cellblock.host.kernels.exit_status import Death, Restored, describe_status, exit_status
 from cellblock.host.kernels.family import Copy, Family
 from cellblock.host.kernels.memory import MemoryWatch
@@ -266,8 +266,8 @@ class Kernel(ControlObserver):
         self.wanted = wanted
         self.recording = recording
         self.output = KernelOutput(wanted, recording)
-        taking = self._take, self.output.add_text, self._condemn, self._behind
-        self.channel = recording.channel(ends, *taking, self.write_base)
+        handlers = ChannelHandlers(self._take, self.output.add_text, self._condemn, self._behind, self.write_base)
+        self.channel = recording.channel(ends, handlers)
         self._query: asyncio.Future[Answer] | None = None
         self._changed: Changed | None = None
         self._condemned: str | None = None
