@@ -79,16 +79,6 @@ async def test_executors_that_start_at_once_start_one_fork_server() -> None:
 
 
 @pytest.mark.slow
-async def test_executors_run_in_parallel(warm: None, tmp_path: Path) -> None:
-    """Each waits for the other: neither would end if they ran one after the other."""
-    os.mkfifo(tmp_path / "pipe")
-    async with CodeExecutor(working_dir=tmp_path) as first, CodeExecutor(working_dir=tmp_path) as second:
-        listening = asyncio.create_task(first.execute("open('pipe', 'rb').read(1)", timeout=20))
-        await second.execute("open('pipe', 'wb').write(b'x')", timeout=20)
-        assert (await listening).text == "b'x'"
-
-
-@pytest.mark.slow
 async def test_an_executor_after_another_finds_the_host_warm() -> None:
     before = zygotes()
     async with CodeExecutor():

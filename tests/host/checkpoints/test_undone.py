@@ -161,19 +161,6 @@ async def test_a_branch_that_is_adopted_late_is_undone(
             assert tree(tmp_path) == left
 
 
-@pytest.mark.slow
-async def test_what_a_branch_with_the_same_files_has_done_is_undone(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "x = 1")
-        (branch,) = await session.fork(files="shared")
-        async with branch:
-            await run(branch, "open('f', 'w').close()")
-            there = await branch.checkpoint()
-            await session.restore(there)
-            await session.undo()
-            assert tree(tmp_path) == {}
-
-
 async def test_what_snapshots_leave_out_goes_with_the_cell_that_made_it(zygote_host: Host, tmp_path: Path) -> None:
     async with zygote_host.session(working_dir=tmp_path) as session:
         made = "os.makedirs('r/.git/refs'); open('r/.git/HEAD', 'w').close(); os.mkdir('.venv')"

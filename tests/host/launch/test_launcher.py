@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock import CodeExecutor, Host, InterpreterError, LaunchError, PreloadError
+from cellblock import Host, InterpreterError, LaunchError, PreloadError
 from cellblock.host.launch import start
 from cellblock.host.launch.launcher import launching
 from cellblock.walls.sandbox.cgroups import Group
@@ -100,13 +100,6 @@ async def test_a_file_that_cannot_be_executed_is_a_clear_error(tmp_path: Path) -
     with pytest.raises(InterpreterError, match="cannot be started"):
         await host.start()
     await host.close()
-
-
-async def test_an_executor_with_a_bad_interpreter_refuses_to_start_and_can_be_stopped() -> None:
-    executor = CodeExecutor(python="/nonexistent/python")
-    with pytest.raises(InterpreterError):
-        await executor.start()
-    await executor.stop()
 
 
 @pytest.mark.slow
