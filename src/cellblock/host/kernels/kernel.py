@@ -7,7 +7,7 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, BusyError, KernelDiedError, LaunchError
@@ -185,18 +185,6 @@ class KernelOutput:
             self.cell.events.clear(wait)
 
     # -- from elsewhere ------------------------------------------------------------------------------------------------
-
-    def note(self, line: str) -> None:
-        """Show a line from the host to the reader of the running or next cell."""
-        self.add_extra(Extra(text=f"{line}\n".encode(), ours=True))
-
-    def tell(self, line: str) -> None:
-        """Show a line to the reader of the running cell's stream, but not in the result."""
-        self.add_extra(Extra(text=f"{line}\n".encode(), ours=True, kept=False))
-
-    def show(self, data: Mapping[str, bytes]) -> None:
-        """Show a MIME bundle from outside the kernel to the reader of the running or next cell."""
-        self.add_extra(Extra(shown=dict(data)))
 
     def insert(self, name: StreamName, text: bytes) -> None:
         """Add text from outside the kernel to the output of the running or next cell."""
