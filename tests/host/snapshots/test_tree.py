@@ -22,6 +22,17 @@ def test_a_deep_tree_ends_the_walk_and_not_the_host(snapshots: Snapshots, worksp
     assert snapshots.restore(snapshot).written == ()
 
 
+def test_names_that_are_no_text_come_back(snapshots: Snapshots, workspace: Path) -> None:
+    names = [b"\xff\xfe", b"new\nline", "\N{SNOWMAN}".encode(), b"a" * 255, b"-", b"$(x)"]
+    for name in names:
+        (workspace / os.fsdecode(name)).write_bytes(name)
+    snapshot = snapshots.take()
+    for name in names:
+        (workspace / os.fsdecode(name)).unlink()
+    assert len(snapshots.restore(snapshot).written) == len(names)
+    assert sorted(os.listdir(os.fsencode(workspace))) == sorted(names)
+
+
 def test_a_set_user_id_bit_does_not_come_back(snapshots: Snapshots, workspace: Path) -> None:
     (workspace / "file").write_text("1")
     (workspace / "file").chmod(0o6755)
