@@ -5,6 +5,35 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from cellblock import Session
+
+_HOSTILE = """
+import os, subprocess
+ran = "#!/bin/sh\\ntouch {mark} /tmp/ran\\ncat\\n"
+for name in ("fsmonitor", "filter", "textconv"):
+    path = os.path.abspath(f".git/{name}")
+    open(path, "w").write(ran)
+    os.chmod(path, 0o755)
+os.makedirs(".git/hooks", exist_ok=True)
+for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change", "pre-auto-gc"):
+    open(f".git/hooks/{name}", "w").write(ran)
+    os.chmod(f".git/hooks/{name}", 0o755)
+settings = {
+    "core.fsmonitor": os.path.abspath(".git/fsmonitor"),
+    "filter.evil.clean": os.path.abspath(".git/filter"),
+    "filter.evil.smudge": os.path.abspath(".git/filter"),
+    "diff.evil.textconv": os.path.abspath(".git/textconv"),
+    "diff.external": os.path.abspath(".git/textconv"),
+    "uploadpack.packObjectsHook": os.path.abspath(".git/filter"),
+    "gc.recentObjectsHook": os.path.abspath(".git/filter"),
+    "core.attributesFile": os.path.abspath(".git/attributes"),
+}
+for name, value in settings.items():
+    subprocess.run(["git", "config", name, value], check=True)
+open(".git/attributes", "w").write("* filter=evil diff=evil\\n")
+open("a.txt", "w").write("changed\\n")
+"""
+
 
 class Repository:
     """A git repository for tests."""
@@ -52,3 +81,15 @@ class Repository:
         command = ["git", "pack-objects", *options, "--stdout", "--quiet"]
         done = subprocess.run(command, cwd=self.path, input=data.encode(), capture_output=True, check=True)
         (out / "changes.pack").write_bytes(done.stdout)
+
+
+def hostile(mark: Path) -> str:
+    """Return code that has git run programs by settings, hooks and filters, which make a file if they can."""
+    return _HOSTILE.replace("{mark}", str(mark))
+
+
+async def run(session: Session, code: str) -> str:
+    """Run a cell, and return its text without blank space around it."""
+    result = await session.execute(code)
+    assert result.ok, result.text
+    return (result.text or "").strip()

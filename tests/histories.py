@@ -11,8 +11,9 @@ import contextlib
 import os
 import random
 import re
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from cellblock.common import config
 from cellblock.errors import CellblockError, CheckpointError, SnapshotError
 from full_disk import full_after
 from processes import eventually
+from suite import SEED
 
 NAMES = ("a", "b", "d/a", "d/b", "d/e/a", "e/a")
 STEPS = (
@@ -444,3 +446,21 @@ class History:
             now = saved.files()
             assert now == files, f"it was refused, and yet there is {now}, and not {files}"
         return None if refused else alone
+
+
+async def play(
+    opened: Callable[[Path], AbstractAsyncContextManager[Session]],
+    directory: Path,
+    count: int,
+    seed: str,
+    kinds: tuple[str, ...] = STEPS,
+    **faults: Any,
+) -> None:
+    """Play histories one after the other, each in a session and a workspace of its own: if a short one fails, it shrinks."""
+    for number in range(count):
+        chance = random.Random(f"{seed} {number} {os.environ[SEED]}")
+        (directory / str(number)).mkdir()
+        saved = Saved(directory / str(number), chance)
+        async with opened(saved.workspace) as session:
+            await History(session, saved, chance, **faults).run(4, kinds)
+        shutil.rmtree(config.state_directory() / "trash", ignore_errors=True)  # in which each history looks for its texts

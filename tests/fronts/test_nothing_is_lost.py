@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
-import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,22 +16,17 @@ from mcp import Client
 
 import cellblock
 from cellblock import AsyncClient, CheckpointError
-from cellblock.common import config
 from cellblock.fronts.functions.connection import local
 from cellblock.host import Host
 from cellblock.service.daemon import control
 from daemons import own_daemon
 from gateways import own_gateway, token
-from histories import STEPS, WITH_KILLS, WITHOUT_CHECKPOINTS, History, Saved, Session
+from histories import WITH_KILLS, WITHOUT_CHECKPOINTS, Session, play
 from mcp_clients import connect, run, text
-from suite import SEED
 
 Call = Callable[..., Awaitable[Any]]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # of one part; on a busy machine, minutes are no sign of a fault
-
-_STEPS = 4
-"""Steps of a history: each of many short ones begins in a fresh session, and shrinks to little if it fails."""
 
 
 class OfNamed:
@@ -178,24 +171,6 @@ async def named(workspace: Path, call: Call) -> AsyncIterator[Session]:
     await call("get_or_create", "s", working_dir=str(workspace))
     async with OfNamed("s", call) as session:
         yield session
-
-
-async def play(
-    opened: Callable[[Path], AbstractAsyncContextManager[Session]],
-    directory: Path,
-    count: int,
-    seed: str,
-    kinds: tuple[str, ...] = STEPS,
-    **faults: Any,
-) -> None:
-    """Play histories one after the other, each in a session and a workspace of its own."""
-    for number in range(count):
-        chance = random.Random(f"{seed} {number} {os.environ[SEED]}")
-        (directory / str(number)).mkdir()
-        saved = Saved(directory / str(number), chance)
-        async with opened(saved.workspace) as session:
-            await History(session, saved, chance, **faults).run(_STEPS, kinds)
-        shutil.rmtree(config.state_directory() / "trash", ignore_errors=True)  # in which each history looks for its texts
 
 
 def parts(count: int) -> pytest.MarkDecorator:

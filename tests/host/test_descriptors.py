@@ -26,9 +26,6 @@ def test_pending_counts_what_can_be_read_now() -> None:
     finally:
         os.close(reader)
         os.close(writer)
-
-
-def test_pending_counts_on_stream_sockets_too() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"x" * 1000)

@@ -83,7 +83,7 @@ async def exact(native_host: Host, tmp_path: Path) -> AsyncIterator[Session]:
 
 async def test_the_result_is_that_of_the_whole_text(exact: Session) -> None:
     """Of some texts, each in pieces of one kind: a slow test cuts all of them at any place."""
-    for number, text in enumerate([*TEXTS.values()][::3]):
+    for number, text in enumerate([*TEXTS.values()][::5]):
         expected = await described(exact, await exact.execute(text), text)
         step, pause = [(1, 0.0), (5, 0.002), (len(text), 0.0)][number % 3]
         await exact.restore("empty")

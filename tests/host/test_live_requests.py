@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,22 +36,25 @@ def on(connection, path):
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> Callable[[TlsServer], str]:
-    """Return a function that makes this process trust and find a server, and returns its name and port."""
-
-    def trusting(server: TlsServer) -> str:
-        monkeypatch.setenv("SSL_CERT_FILE", server.roots)
-        monkeypatch.setattr(gate, "_getaddrinfo", lambda _name: ["127.0.0.1"])
-        return f"api.test:{server.port}"
-
-    return trusting
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TlsServer]:
+    """A server called api.test, which this process trusts and finds."""
+    monkeypatch.setattr(gate, "_getaddrinfo", lambda _name: ["127.0.0.1"])
+    with TlsServer(host="api.test") as made:
+        monkeypatch.setenv("SSL_CERT_FILE", made.roots)
+        yield made
 
 
-@contextlib.asynccontextmanager
-async def reaching(host: Host, at: str, directory: Path, **network: Any) -> AsyncIterator[Session]:
-    """Make a session that reaches a server through a tunnel."""
-    policy = Policy(network=Network(allow=(at, f"127.0.0.1:{at.split(':')[1]}"), **network))
-    async with host.session(working_dir=directory, policy=policy) as session:
+@pytest.fixture
+def at(server: TlsServer) -> str:
+    """The name and the port of the server."""
+    return f"api.test:{server.port}"
+
+
+@pytest.fixture
+async def session(native_host: Host, server: TlsServer, at: str, tmp_path: Path) -> AsyncIterator[Session]:
+    """A session that reaches the server through a tunnel."""
+    policy = Policy(network=Network(allow=(at, f"127.0.0.1:{server.port}")))
+    async with native_host.session(working_dir=tmp_path, policy=policy) as session:
         await session.execute(f"URL = 'https://{at}'\n{SETUP}")
         yield session
 
@@ -64,89 +65,77 @@ async def told(session: Session, code: str) -> str:
 
 
 @pytest.mark.slow
-async def test_a_running_session_gets_its_first_request_line(
-    native_host: Host, served: Callable[[TlsServer], str], tmp_path: Path
-) -> None:
-    with TlsServer(host="api.test") as server:
-        at = served(server)
-        async with reaching(native_host, at, tmp_path) as session:
-            (before,) = await session.fork()
-            assert "(200," in await told(session, "get('/a', 'DELETE')")
-            await told(session, "tunnel = connect()\non(tunnel, '/tunnel')")
-            seen = len(server.seen)
-            changed = await session.change_network(http=[f"GET {at}/a/**"])
-            assert (changed.http, changed.revision, changed.closed) == ((f"GET {at}/a/**",), 1, 1)
-            # The open tunnel would have avoided the line.
-            assert "Error" in await told(session, "on(tunnel, '/tunnel')")
-            async with before:
-                for one in (session, before):
-                    assert "(200," in await told(one, "get('/a/b')")
-                    text = await told(one, "get('/a/b', 'DELETE')")
-                    assert "(403," in text
-                    assert f"cellblock network NAME --allow-http 'DELETE {at}/a/b'" in text
-                assert len(server.seen) == seen + 2
-                # An undo does not reverse it, and a fresh kernel obeys it.
-                await session.execute("x = 1")
-                await session.undo()
-                assert "(403," in await told(session, "get('/other')")
-                await session.reset()
-                await session.execute(f"URL = 'https://{at}'\n{SETUP}")
-                assert "(200," in await told(session, "get('/a/c')")
-                assert "(200," in await told(session, "urllib.request.urlopen(URL + '/a/d').status, get('/a/e')")
-                # Each request of an open connection is decided about by the present lines.
-                await told(session, "kept = connect()")
-                assert "200," in await told(session, "on(kept, '/a/f')")
-                changed = await session.change_network(http=[f"GET {at}/b"], remove=[f"GET {at}/a/**"], expect=1)
-                assert changed.closed == 0
-                assert "403," in await told(session, "on(kept, '/a/f')")
-                assert "(200," in await told(before, "get('/b')")
-                # Without its last line, the host is not allowed either.
-                changed = await session.change_network(remove=[f"GET {at}/b"])
-                assert at not in changed.allow
-                assert "403" in await told(session, "get('/b')")
+async def test_a_running_session_gets_its_first_request_line(server: TlsServer, at: str, session: Session) -> None:
+    (before,) = await session.fork()
+    assert "(200," in await told(session, "get('/a', 'DELETE')")
+    await told(session, "tunnel = connect()\non(tunnel, '/tunnel')")
+    seen = len(server.seen)
+    changed = await session.change_network(http=[f"GET {at}/a/**"])
+    assert (changed.http, changed.revision, changed.closed) == ((f"GET {at}/a/**",), 1, 1)
+    # The open tunnel would have avoided the line.
+    assert "Error" in await told(session, "on(tunnel, '/tunnel')")
+    async with before:
+        for one in (session, before):
+            assert "(200," in await told(one, "get('/a/b')")
+            text = await told(one, "get('/a/b', 'DELETE')")
+            assert "(403," in text
+            assert f"cellblock network NAME --allow-http 'DELETE {at}/a/b'" in text
+        assert len(server.seen) == seen + 2
+        # An undo does not reverse it, and a fresh kernel obeys it.
+        await session.execute("x = 1")
+        await session.undo()
+        assert "(403," in await told(session, "get('/other')")
+        await session.reset()
+        await session.execute(f"URL = 'https://{at}'\n{SETUP}")
+        assert "(200," in await told(session, "get('/a/c')")
+        assert "(200," in await told(session, "urllib.request.urlopen(URL + '/a/d').status, get('/a/e')")
+        # Each request of an open connection is decided about by the present lines.
+        await told(session, "kept = connect()")
+        assert "200," in await told(session, "on(kept, '/a/f')")
+        changed = await session.change_network(http=[f"GET {at}/b"], remove=[f"GET {at}/a/**"], expect=1)
+        assert changed.closed == 0
+        assert "403," in await told(session, "on(kept, '/a/f')")
+        assert "(200," in await told(before, "get('/b')")
+        # Without its last line, the host is not allowed either.
+        changed = await session.change_network(remove=[f"GET {at}/b"])
+        assert at not in changed.allow
+        assert "403" in await told(session, "get('/b')")
 
 
 @pytest.mark.slow
 async def test_another_host_gets_a_turnkey_with_its_certificate_and_connections_of_the_last_one_go_on(
-    native_host: Host, served: Callable[[TlsServer], str], tmp_path: Path
+    server: TlsServer, at: str, session: Session
 ) -> None:
-    with TlsServer(host="api.test") as server:
-        at = served(server)
-        other = f"localhost:{server.port}"
-        async with reaching(native_host, at, tmp_path) as session:
-            await session.change_network(http=[f"GET {at}/**"])
-            await told(session, "kept = connect()")
-            assert "200," in await told(session, "on(kept, '/a')")
-            await session.change_network(http=[f"GET {other}/**"])
-            fetch = f"urllib.request.urlopen(urllib.request.Request('https://{other}/b')).status"
-            await session.execute("os.environ['NO_PROXY'] = os.environ['no_proxy'] = ''")
-            assert "200" in await told(session, fetch)
-            template = Template.current().pid
-            children = Path(f"/proc/{template}/task/{template}/children")
-            assert len(children.read_text().split()) == 2
-            assert "200," in await told(session, "on(kept, '/c')")
-            await told(session, "kept.close()")
-            # The one without connections ends at once.
-            await eventually(lambda: len(children.read_text().split()) == 1)
-            (last,) = children.read_text().split()
-            os.kill(int(last), signal.SIGKILL)
-            await eventually(lambda: not children.read_text().split())
-            assert "200" in await told(session, fetch)
+    other = f"localhost:{server.port}"
+    await session.change_network(http=[f"GET {at}/**"])
+    await told(session, "kept = connect()")
+    assert "200," in await told(session, "on(kept, '/a')")
+    await session.change_network(http=[f"GET {other}/**"])
+    fetch = f"urllib.request.urlopen(urllib.request.Request('https://{other}/b')).status"
+    await session.execute("os.environ['NO_PROXY'] = os.environ['no_proxy'] = ''")
+    assert "200" in await told(session, fetch)
+    template = Template.current().pid
+    children = Path(f"/proc/{template}/task/{template}/children")
+    assert len(children.read_text().split()) == 2
+    assert "200," in await told(session, "on(kept, '/c')")
+    await told(session, "kept.close()")
+    # The one without connections ends at once.
+    await eventually(lambda: len(children.read_text().split()) == 1)
+    (last,) = children.read_text().split()
+    os.kill(int(last), signal.SIGKILL)
+    await eventually(lambda: not children.read_text().split())
+    assert "200" in await told(session, fetch)
     assert [head.split()[1] for head in server.seen] == [b"/a", b"/b", b"/c", b"/b"]
 
 
 @pytest.mark.slow
-async def test_branches_obey_lines_after_the_first_session_has_ended(
-    native_host: Host, served: Callable[[TlsServer], str], tmp_path: Path
-) -> None:
-    with TlsServer(host="api.test") as server:
-        at = served(server)
-        async with reaching(native_host, at, tmp_path) as session:
-            (branch,) = await session.fork()
-        async with branch:
-            await branch.change_network(http=[f"GET {at}/a"])
-            assert "(200," in await told(branch, "get('/a')")
-            assert "(403," in await told(branch, "get('/b')")
+async def test_branches_obey_lines_after_the_first_session_has_ended(at: str, session: Session) -> None:
+    (branch,) = await session.fork()
+    await session.close()
+    async with branch:
+        await branch.change_network(http=[f"GET {at}/a"])
+        assert "(200," in await told(branch, "get('/a')")
+        assert "(403," in await told(branch, "get('/b')")
 
 
 @pytest.mark.slow

@@ -236,44 +236,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family, "QUIET", 0.05)
 
 
-TRIES = """
-import os
-def tried(act):
-    try:
-        return act() or 'done'
-    except OSError as error:
-        return errno.errorcode[error.errno]
-import errno
-[tried(lambda: open('.env').read()), tried(lambda: open('.mcp.json').read()), tried(lambda: open('.mcp.json', 'w')),
- tried(lambda: os.mkdir('.vscode/sub')), tried(lambda: os.mkdir('.claude')), tried(lambda: os.chmod('.claude', 0o700)),
- tried(lambda: os.mkdir('ours'))]
-"""
-
-
 async def idle(workspace: Path, *there: str) -> None:
     """Wait until nothing but these names is there."""
     await eventually(lambda: sorted(os.listdir(workspace)) == sorted((MARK, *there)))
-
-
-async def test_an_idle_session_has_none_and_what_the_user_makes_meanwhile_is_protected(
-    native_host: Host, workspace: Path, soon: None
-) -> None:
-    async with native_host.session(working_dir=workspace, images_dir=workspace.parent / "images") as session:
-        await session.execute("1")
-        await idle(workspace)
-        assert session.position.endswith("/1")  # what a later host has to know does not depend on that
-        (workspace / ".env").write_text("SECRET")
-        (workspace / ".mcp.json").write_text("theirs")
-        (workspace / ".vscode").mkdir()
-        expected = ["EACCES", "theirs", "EROFS", "EROFS", "EEXIST", "EROFS"]
-        assert await value(session, TRIES) == [*expected, "done"]
-        await idle(workspace, ".env", ".mcp.json", ".vscode", "ours")
-        assert await value(session, TRIES) == [*expected, "EEXIST"]
-        mounts = await value(session, "len(open('/proc/self/mountinfo').readlines())")
-        await idle(workspace, ".env", ".mcp.json", ".vscode", "ours")
-        assert await value(session, "len(open('/proc/self/mountinfo').readlines())") == mounts
-    await idle(workspace, ".env", ".mcp.json", ".vscode", "ours")
-    assert (workspace / ".env").read_text() == "SECRET"
 
 
 @pytest.mark.parametrize(

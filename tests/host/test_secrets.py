@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -90,6 +90,22 @@ async def opened(
         yield session
 
 
+@pytest.fixture
+def server() -> Iterator[TlsServer]:
+    """A server called api.test."""
+    with TlsServer(host="api.test") as made:
+        yield made
+
+
+@pytest.fixture
+async def session(
+    native_host: Host, roots: Callable[[TlsServer], None], server: TlsServer, tmp_path: Path
+) -> AsyncIterator[Session]:
+    """A session with a secret for the server."""
+    async with opened(native_host, roots, server, tmp_path) as made:
+        yield made
+
+
 def setup(server: TlsServer) -> str:
     """Return code that prepares requests in a session."""
     return (
@@ -106,38 +122,33 @@ async def told(session: Session, code: str) -> str:
 @pytest.mark.slow
 @pytest.mark.sampled(1)
 async def test_clients_inside_use_a_placeholder_and_servers_get_the_value(
-    native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
+    native_host: Host, server: TlsServer, roots: Callable[[TlsServer], None], tmp_path: Path
 ) -> None:
-    with TlsServer(host="api.test") as server:
-        async with opened(native_host, roots, server, tmp_path, header="Authorization: Bearer {}", basic="user:{}") as session:
-            for name, code in CLIENTS.items():
-                server.seen.clear()
-                text = await told(session, code)
-                assert server.seen, f"{name}: {text}"
-                head = server.seen[0].decode()
-                assert CANARY in head or "Authorization: Basic" in head, f"{name}: {head}"
-                assert CANARY not in text, name
-                assert "cellblock" in text, f"{name}: {text}"
-            assert CANARY not in await told(session, "dict(os.environ)")
-            await eventually(lambda: len(session.requests) >= len(CLIENTS))
-            requests = session.requests
+    async with opened(native_host, roots, server, tmp_path, header="Authorization: Bearer {}", basic="user:{}") as session:
+        for name, code in CLIENTS.items():
+            server.seen.clear()
+            text = await told(session, code)
+            assert server.seen, f"{name}: {text}"
+            head = server.seen[0].decode()
+            assert CANARY in head or "Authorization: Basic" in head, f"{name}: {head}"
+            assert CANARY not in text, name
+            assert "cellblock" in text, f"{name}: {text}"
+        assert CANARY not in await told(session, "dict(os.environ)")
+        await eventually(lambda: len(session.requests) >= len(CLIENTS))
+        requests = session.requests
     assert requests[0].secrets == ("KEY",)
     assert CANARY not in json.dumps([one.to_dict() for one in requests])
 
 
-async def test_the_certificates_and_their_mounts_cannot_be_changed(
-    native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
-) -> None:
-    with TlsServer(host="api.test") as server:
-        async with opened(native_host, roots, server, tmp_path) as session:
-            for path in ("/run/cellblock/ca.pem", "/etc/ssl/certs/ca-certificates.crt"):
-                assert "Read-only" in await told(session, f"open({path!r}, 'a')")
-                mounts = (
-                    "import ctypes\nlibc, none = ctypes.CDLL(None), None\n"
-                    f"path, MS_REMOUNT, MS_BIND, MNT_DETACH = {path.encode()!r}, 32, 4096, 2\n"
-                    "libc.mount(none, path, none, MS_REMOUNT | MS_BIND, none), libc.umount2(path, MNT_DETACH)"
-                )
-                assert "(-1, -1)" in await told(session, mounts)
+async def test_the_certificates_and_their_mounts_cannot_be_changed(session: Session) -> None:
+    for path in ("/run/cellblock/ca.pem", "/etc/ssl/certs/ca-certificates.crt"):
+        assert "Read-only" in await told(session, f"open({path!r}, 'a')")
+        mounts = (
+            "import ctypes\nlibc, none = ctypes.CDLL(None), None\n"
+            f"path, MS_REMOUNT, MS_BIND, MNT_DETACH = {path.encode()!r}, 32, 4096, 2\n"
+            "libc.mount(none, path, none, MS_REMOUNT | MS_BIND, none), libc.umount2(path, MNT_DETACH)"
+        )
+        assert "(-1, -1)" in await told(session, mounts)
 
 
 async def test_tokens_and_logins_are_not_there(native_host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -158,11 +169,9 @@ async def test_tokens_and_logins_are_not_there(native_host: Host, monkeypatch: p
 
 @pytest.mark.npm
 @pytest.mark.slow
-async def test_npm_inside_uses_a_placeholder(native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path) -> None:
+async def test_npm_inside_uses_a_placeholder(server: TlsServer, session: Session) -> None:
     settings = "open('.npmrc', 'w').write('//' + URL[8:] + '/:_authToken=${KEY}')"
-    with TlsServer(host="api.test") as server:
-        async with opened(native_host, roots, server, tmp_path) as session:
-            text = await told(session, f"{settings}\n!npm view thing --registry {{URL}}/ --fetch-retries=0 2>&1")
+    text = await told(session, f"{settings}\n!npm view thing --registry {{URL}}/ --fetch-retries=0 2>&1")
     assert server.seen, text
     assert f"Bearer {CANARY}" in server.seen[0].decode()
     assert CANARY not in text
@@ -229,99 +238,92 @@ def is_signed(head: bytes, body: bytes, key_id: str, key: str) -> bool:
 
 @pytest.mark.slow
 async def test_further_certificates_are_trusted_inside_and_by_the_proxy(
-    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    native_host: Host, server: TlsServer, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with TlsServer(host="api.test") as server:
-        roots(server)
-        monkeypatch.delenv("SSL_CERT_FILE")
-        file, at = tmp_path / "corp.pem", f"api.test:{server.port}"
-        file.write_text("-----BEGIN PRIVATE KEY-----\ncanary\n" + Path(server.roots).read_text())
-        secrets = {"KEY": Secret.from_env("KEY", hosts=[at])}
-        network = Network(allow=(f"127.0.0.1:{server.port}",), trust=str(file))
-        workspace = tmp_path / "workspace"
-        workspace.mkdir()
-        for name in ("KEY", ""):  # opened by the proxy, and through a tunnel
-            policy = Policy(network=network if name else replace(network, allow=(*network.allow, at)))
-            given = {"secrets": secrets} if name else {"kernel_env": {"KEY": "x"}}
-            async with native_host.session(working_dir=workspace, policy=policy, **given) as session:
-                await session.execute(setup(server))
-                assert "GET / HTTP" in await told(session, CLIENTS["urllib"])
-                assert "canary" not in await told(session, "print(open('/run/cellblock/ca.pem').read())")
-        for content, why in (("", "has no certificate"), ("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----", "")):
-            file.write_text(content)
-            with pytest.raises(InvalidInputError, match=f"corp.pem cannot be read: .*{why}"):
-                native_host.session(working_dir=workspace, policy=Policy(network=network))
+    roots(server)
+    monkeypatch.delenv("SSL_CERT_FILE")
+    file, at = tmp_path / "corp.pem", f"api.test:{server.port}"
+    file.write_text("-----BEGIN PRIVATE KEY-----\ncanary\n" + Path(server.roots).read_text())
+    secrets = {"KEY": Secret.from_env("KEY", hosts=[at])}
+    network = Network(allow=(f"127.0.0.1:{server.port}",), trust=str(file))
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    for name in ("KEY", ""):  # opened by the proxy, and through a tunnel
+        policy = Policy(network=network if name else replace(network, allow=(*network.allow, at)))
+        given = {"secrets": secrets} if name else {"kernel_env": {"KEY": "x"}}
+        async with native_host.session(working_dir=workspace, policy=policy, **given) as session:
+            await session.execute(setup(server))
+            assert "GET / HTTP" in await told(session, CLIENTS["urllib"])
+            assert "canary" not in await told(session, "print(open('/run/cellblock/ca.pem').read())")
+    for content, why in (("", "has no certificate"), ("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----", "")):
+        file.write_text(content)
+        with pytest.raises(InvalidInputError, match=f"corp.pem cannot be read: .*{why}"):
+            native_host.session(working_dir=workspace, policy=Policy(network=network))
     with pytest.raises(InvalidInputError, match=r"network\.trust is not allowed"):
         Policy(network=Network(trust="/a")).narrow(Policy(network=Network(trust="/b")))
 
 
 @pytest.mark.slow
-async def test_placeholders_stay_and_branches_share_them(
-    native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path
-) -> None:
-    with TlsServer(host="api.test") as server:
-        async with opened(native_host, roots, server, tmp_path) as session:
-            before = await told(session, "KEY")
-            fetched = CLIENTS["urllib"]
-            (branch,) = await session.fork()
-            async with branch:
-                assert await told(branch, "KEY") == before
-                await told(branch, fetched)
-            assert len(server.seen) == 1
-            await session.execute("KEY = 'lost'")
-            await session.undo()
-            assert await told(session, "KEY") == before
-            await session.reset()
-            assert await told(session, "import os; os.environ['KEY']") == before
-            await told(session, setup(server))
-            await told(session, fetched)
+async def test_placeholders_stay_and_branches_share_them(server: TlsServer, session: Session) -> None:
+    before = await told(session, "KEY")
+    fetched = CLIENTS["urllib"]
+    (branch,) = await session.fork()
+    async with branch:
+        assert await told(branch, "KEY") == before
+        await told(branch, fetched)
+    assert len(server.seen) == 1
+    await session.execute("KEY = 'lost'")
+    await session.undo()
+    assert await told(session, "KEY") == before
+    await session.reset()
+    assert await told(session, "import os; os.environ['KEY']") == before
+    await told(session, setup(server))
+    await told(session, fetched)
     assert len(server.seen) == 2
     assert all(CANARY.encode() in head for head in server.seen)
 
 
 @pytest.mark.slow
 async def test_a_secret_is_read_again_and_removed_live(
-    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    server: TlsServer, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetch = CLIENTS["urllib"]
-    with TlsServer(host="api.test") as server:
-        async with opened(native_host, roots, server, tmp_path) as session:
-            before = await told(session, "KEY")
-            (listed,) = session.secrets()
-            assert (listed.name, listed.source, listed.hosts) == ("KEY", "env:KEY", (f"api.test:{server.port}",))
-            assert (listed.places, listed.last_used) == (("header Authorization: Bearer {}",), None)
-            await told(session, fetch)
-            await eventually(lambda: len(session.requests) == 1)
-            assert session.secrets()[0].last_used == session.requests[0].at
-            monkeypatch.setenv("KEY", "rotated-0123456789")
-            await session.refresh_secret("KEY")
-            await told(session, fetch)
-            assert CANARY.encode() in server.seen[0]
-            assert b"rotated-0123456789" in server.seen[1]
-            monkeypatch.delenv("KEY")
-            with pytest.raises(InvalidInputError, match="this variable is not set"):
-                await session.refresh_secret("KEY")
-            await told(session, fetch)
-            assert b"rotated-0123456789" in server.seen[2]
-            (branch,) = await session.fork()
-            async with branch:
-                await session.remove_secret("KEY")
-                assert session.secrets() == branch.secrets() == []
-                # Attack 27: neither undo, a branch, a new kernel nor the next host revives it.
-                for one in (session, branch):
-                    assert "HTTP Error 403" in await told(one, fetch)
-                await session.undo()
-                assert "HTTP Error 403" in await told(session, fetch)
-                (later,) = await session.fork()
-                async with later:
-                    assert "HTTP Error 403" in await told(later, fetch)
-                await session.reset()
-                await told(session, setup(server))
-                assert await told(session, "KEY") == before
-                assert "HTTP Error 403" in await told(session, fetch)
-            for attempt in (session.refresh_secret, session.remove_secret):
-                with pytest.raises(InvalidInputError, match="the session has no secret 'KEY'; it has: none"):
-                    await attempt("KEY")
+    before = await told(session, "KEY")
+    (listed,) = session.secrets()
+    assert (listed.name, listed.source, listed.hosts) == ("KEY", "env:KEY", (f"api.test:{server.port}",))
+    assert (listed.places, listed.last_used) == (("header Authorization: Bearer {}",), None)
+    await told(session, fetch)
+    await eventually(lambda: len(session.requests) == 1)
+    assert session.secrets()[0].last_used == session.requests[0].at
+    monkeypatch.setenv("KEY", "rotated-0123456789")
+    await session.refresh_secret("KEY")
+    await told(session, fetch)
+    assert CANARY.encode() in server.seen[0]
+    assert b"rotated-0123456789" in server.seen[1]
+    monkeypatch.delenv("KEY")
+    with pytest.raises(InvalidInputError, match="this variable is not set"):
+        await session.refresh_secret("KEY")
+    await told(session, fetch)
+    assert b"rotated-0123456789" in server.seen[2]
+    (branch,) = await session.fork()
+    async with branch:
+        await session.remove_secret("KEY")
+        assert session.secrets() == branch.secrets() == []
+        # Attack 27: neither undo, a branch, a new kernel nor the next host revives it.
+        for one in (session, branch):
+            assert "HTTP Error 403" in await told(one, fetch)
+        await session.undo()
+        assert "HTTP Error 403" in await told(session, fetch)
+        (later,) = await session.fork()
+        async with later:
+            assert "HTTP Error 403" in await told(later, fetch)
+        await session.reset()
+        await told(session, setup(server))
+        assert await told(session, "KEY") == before
+        assert "HTTP Error 403" in await told(session, fetch)
+    for attempt in (session.refresh_secret, session.remove_secret):
+        with pytest.raises(InvalidInputError, match="the session has no secret 'KEY'; it has: none"):
+            await attempt("KEY")
     assert len(server.seen) == 3
 
 
@@ -373,19 +375,17 @@ seen
 """The names of all processes that code sees."""
 
 
-async def test_a_killed_turnkey_is_replaced(native_host: Host, roots: Callable[[TlsServer], None], tmp_path: Path) -> None:
-    with TlsServer(host="api.test") as server:
-        async with opened(native_host, roots, server, tmp_path) as session:
-            await told(session, CLIENTS["urllib"])
-            template = Template.current()
-            children = Path(f"/proc/{template.pid}/task/{template.pid}/children").read_text().split()
-            assert children
-            assert "Max core file size        0" in Path(f"/proc/{children[0]}/limits").read_text()
-            assert "turnkey" not in await told(session, SEEN)
-            for child in children:
-                os.kill(int(child), signal.SIGKILL)
-            await eventually(lambda: not Path(f"/proc/{children[0]}").exists())
-            await told(session, CLIENTS["urllib"])
+async def test_a_killed_turnkey_is_replaced(server: TlsServer, session: Session) -> None:
+    await told(session, CLIENTS["urllib"])
+    template = Template.current()
+    children = Path(f"/proc/{template.pid}/task/{template.pid}/children").read_text().split()
+    assert children
+    assert "Max core file size        0" in Path(f"/proc/{children[0]}/limits").read_text()
+    assert "turnkey" not in await told(session, SEEN)
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    await eventually(lambda: not Path(f"/proc/{children[0]}").exists())
+    await told(session, CLIENTS["urllib"])
     assert len(server.seen) == 2
 
 
@@ -470,15 +470,14 @@ async def run_example(number: int, host: Host, directory: Path, changes: Mapping
 
 
 async def test_the_example_of_the_guide(
-    native_host: Host, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    native_host: Host, server: TlsServer, roots: Callable[[TlsServer], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ACME_KEY", CANARY)
-    with TlsServer(host="api.test") as server:
-        roots(server)
-        options = f"secrets=secrets, host=host, hosts=['127.0.0.1:{server.port}'], working_dir=directory"
-        changes = {"api.acme.example": f"api.test:{server.port}", "secrets=secrets": options}
-        answer = await run_example(1, native_host, tmp_path, changes)
-        assert f"X-Key: {CANARY}" in server.seen[0].decode()
+    roots(server)
+    options = f"secrets=secrets, host=host, hosts=['127.0.0.1:{server.port}'], working_dir=directory"
+    changes = {"api.acme.example": f"api.test:{server.port}", "secrets=secrets": options}
+    answer = await run_example(1, native_host, tmp_path, changes)
+    assert f"X-Key: {CANARY}" in server.seen[0].decode()
     assert "X-Key: cellblock" in answer
 
 

@@ -79,16 +79,6 @@ async def test_executors_that_start_at_once_start_one_fork_server() -> None:
 
 
 @pytest.mark.slow
-async def test_executors_run_in_parallel(warm: None, tmp_path: Path) -> None:
-    """Each waits for the other: neither would end if they ran one after the other."""
-    os.mkfifo(tmp_path / "pipe")
-    async with CodeExecutor(working_dir=tmp_path) as first, CodeExecutor(working_dir=tmp_path) as second:
-        listening = asyncio.create_task(first.execute("open('pipe', 'rb').read(1)", timeout=20))
-        await second.execute("open('pipe', 'wb').write(b'x')", timeout=20)
-        assert (await listening).text == "b'x'"
-
-
-@pytest.mark.slow
 async def test_an_executor_after_another_finds_the_host_warm() -> None:
     before = zygotes()
     async with CodeExecutor():
@@ -202,9 +192,8 @@ _ZYGOTE_INIT_WORKER = 3
 def _program(tmp_path: Path, source: str) -> Iterator[subprocess.Popen[str]]:
     path = tmp_path / "program.py"
     path.write_text(textwrap.dedent(source))
-    with subprocess.Popen(
-        [sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    ) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, path], stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as process:
         try:
             yield process
         finally:
@@ -244,11 +233,7 @@ async def main():
         await executor.stop()
 
 """
-    path = tmp_path / "program.py"
-    path.write_text(source.replace("STOPPED", str(stopped)) + ending)
-    with subprocess.Popen(
-        [sys.executable, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with _program(tmp_path, source.replace("STOPPED", str(stopped)) + ending) as process:
         assert await _line(process) == "'running'"
         everything = below(process.pid)
         assert len(everything) >= _ZYGOTE_INIT_WORKER

@@ -19,7 +19,7 @@ from cellblock.host.launch.launcher import Boot, Ends, Launcher
 from cellblock.host.launch.launchers import Launchers, LaunchKey, key_of
 from cellblock.host.launch.spawner import Spawner
 from cellblock.host.launch.srt import UnderSrt
-from cellblock.host.launch.start import Direct, Starter
+from cellblock.host.launch.start import Starter
 from cellblock.host.launch_failures import cannot_start
 from cellblock.host.packages import remove_places_of_the_dead
 from cellblock.walls.sandbox import cgroups
@@ -338,7 +338,7 @@ class Kernels:
 
     def _make_launcher(self, key: LaunchKey) -> Launcher:
         interpreter, preload, tier, policy, workspace, environment = key
-        starter: Starter = Direct() if policy is None or workspace is None else UnderSrt(policy, self._facts, workspace)
+        starter = Starter() if policy is None or workspace is None else UnderSrt(policy, self._facts, workspace)
         groups = self._groups_for(tier)
         boot = Boot(interpreter, preload, tier.basis, starter, self._keeper.places, groups, environment=environment)
         if self._launch == "spawn":

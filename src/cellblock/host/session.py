@@ -154,7 +154,20 @@ class Session(AsyncOnly):
         self._programs = Programs(self._name, kernels, cells, self.trace)
         self._questions = Questions(cells)
         self._values = Values(self._name, cells, self._room)
-        self.succession = host.keeper.session(self._parts(number), label, remains)
+        parts = SessionParts(
+            number,
+            around.place,
+            around.env,
+            place.branch,
+            self.wanted,
+            cells,
+            kernels,
+            self._checkpoints,
+            host.kernels.recover,
+            around.listeners,
+            around.keys,
+        )
+        self.succession = host.keeper.session(parts, label, remains)
         self._closing = Closing()
 
     @classmethod
@@ -196,24 +209,6 @@ class Session(AsyncOnly):
             files,
             resuming,
             self._host.checkpoint_budget,
-        )
-
-    def _parts(self, number: int) -> SessionParts:
-        """Return the parts that another host needs to continue the session."""
-        around = self._around
-        return SessionParts(
-            number,
-            around.place,
-            around.env,
-            self._place.branch,
-            self.wanted,
-            self.cells,
-            self._kernels,
-            self._checkpoints,
-            self.cells.note,
-            self._host.kernels.recover,
-            around.listeners,
-            around.keys,
         )
 
     async def __aenter__(self) -> Self:

@@ -41,3 +41,10 @@ async def any_session(any_host: Host, tmp_path: Path) -> AsyncIterator[Session]:
     """A session in each kind of isolation, which makes no checkpoint by itself."""
     async with made(any_host, tmp_path, "none") as session:
         yield session
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A directory of its own in the test's: other files of the test lie beside it."""
+    (path := tmp_path / "workspace").mkdir()
+    return path

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
 
 from cellblock import CheckpointError, Exact, Host, InvalidInputError, Rolling, Session
 from cellblock.host.checkpoints import workspace_snapshots as checkpoint_files
-from cellblock.host.kernels import pairs
 from cellblock.host.snapshots import SnapshotLimits
+from checkpoint_sessions import wait_for_clock
 from clocks import WallClock
 from processes import eventually
 
@@ -57,7 +56,7 @@ async def test_a_large_file_that_has_changed_is_said_at_once_and_not_undone(
 ) -> None:
     monkeypatch.setattr(checkpoint_files, "_SMALL", SnapshotLimits(max_file_bytes=10))
     (tmp_path / "large").write_text("more than ten bytes")
-    await later()
+    await wait_for_clock()
     async with made(zygote_host, tmp_path) as session:
         assert (await session.execute("x = 1; open('new', 'w').write('more than ten bytes')")).not_undoable == ""
         changed = await session.execute("x = 2; open('large', 'a').write('!')")
@@ -131,12 +130,6 @@ async def test_an_undo_brings_files_back_although_the_clock_was_set_back_while_t
             await cell
             assert len((await session.undo()).cells) == 1
         assert (workspace / "f").read_text() == "1"
-
-
-async def later() -> None:
-    """Wait until what changes now has another time than what has changed before: the clock of files goes in steps."""
-    now = time.time_ns()
-    await eventually(lambda: pairs.files_time() > now)
 
 
 @pytest.mark.slow

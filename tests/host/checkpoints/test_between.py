@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import os
-import random
 import shutil
 import stat
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -272,70 +269,8 @@ async def test_what_others_save_is_seen_where_the_system_does_not_tell_of_change
         assert tree(tmp_path) == {"file": "theirs"}
 
 
-# -- at random ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-async def test_undo_takes_back_cells_and_nothing_of_anybody_else(zygote_host: Host, tmp_path: Path, seed: int) -> None:
-    """As if the undone cells had never run: files, links and folders that others have made before and after them are there."""
-    chance = random.Random(f"{seed} {date.today()}")
-    workspace, done = tmp_path / "workspace", list[tuple[str, ...]]()
-    workspace.mkdir()
-
-    def expected() -> dict[str, str]:
-        shutil.rmtree(tmp_path / "model", ignore_errors=True)
-        (tmp_path / "model").mkdir()
-        for _, change, *arguments in done:
-            with contextlib.suppress(FileNotFoundError):
-                CHANGE[change](tmp_path / "model", *arguments)
-        return kinds(tmp_path / "model")
-
-    async with zygote_host.session(working_dir=workspace, recovery=Exact(keep=50)) as session:
-        await run(session, CODE)
-        for step in range(40):
-            there, cells = [*kinds(workspace)], [index for index, (who, *_) in enumerate(done) if who == "cell"]
-            kind, name = chance.choice(["file", "link", "folder"]), chance.choice(["a", "b", "c", "a/x", "b/y"])
-            old = chance.choice(there or [""])
-            change: tuple[str, ...] = ()
-            match chance.choice(["cell", "cell", "move", "remove", "other", "other", "undo", "undo"]):
-                case "cell":
-                    change = ("cell", "make", name, kind, f"cell {step}")
-                case "move" if there and not {old, name} & {f"{old}/", f"{name}/", *parents(old), *parents(name)}:
-                    change = ("cell", "move", old, name)
-                case "remove" if there:
-                    change = ("cell", "remove", old)
-                case "other":
-                    folders = ["", *(f"{one}/" for one, what in kinds(workspace).items() if what == "/")]
-                    change = ("other", "make", f"{chance.choice(folders)}other{step}", kind, f"other {step}")
-                case "undo" if cells:
-                    count = min(chance.choice([1, 1, 2, 3]), len(cells))
-                    try:
-                        undone = await session.undo(count)
-                    except SnapshotError as error:
-                        if "another program" in str(error):
-                            continue  # it is in a folder that took the place of something
-                        raise
-                    for index in reversed(cells[-count:]):
-                        del done[index]
-                    if undone.files_left:
-                        return  # told: somebody has put something into a folder that a cell had moved
-            if change:
-                who, what, *arguments = change
-                if who == "cell":
-                    await run(session, f"{what}({str(arguments)[1:-1]})")
-                else:
-                    await wait_for_clock()
-                    CHANGE[what](workspace, *arguments)
-                    await wait_for_clock()
-                done.append(change)
-            assert kinds(workspace) == expected(), done
-
-
 def shared_changes() -> dict[str, Any]:
     """Changes that cells and others make to a directory."""
-    import os
-    import shutil
 
     def remove(top: Path, name: str) -> None:
         path = top / name
@@ -366,7 +301,7 @@ def shared_changes() -> dict[str, Any]:
 
 
 CHANGE: dict[str, Callable[..., None]] = shared_changes()
-CODE = f"""import contextlib, functools, os, pathlib
+CODE = f"""import contextlib, functools, os, pathlib, shutil
 from pathlib import Path
 from typing import Any
 {inspect.getsource(shared_changes)}
@@ -382,7 +317,3 @@ def kinds(top: Path) -> dict[str, str]:
             text = os.readlink(path) if path.is_symlink() else "/" if path.is_dir() else path.read_text()
             found[str(path.relative_to(top))] = text
     return found
-
-
-def parents(name: str) -> set[str]:
-    return {str(one) for one in Path(name).parents} | {name}

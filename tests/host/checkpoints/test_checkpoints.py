@@ -104,25 +104,6 @@ async def test_checkpoints_of_other_hosts_and_wrong_ones_are_refused(host: Host,
         await session.fork(0)
 
 
-async def test_tasks_of_the_loop_go_on_in_the_copy(session: Session) -> None:
-    await session.execute(
-        """
-        import asyncio
-        ticks = []
-        async def tick():
-            while True:
-                ticks.append(1)
-                await asyncio.sleep(0.001)
-        task = asyncio.create_task(tick())
-        await asyncio.sleep(0.01)
-        """
-    )
-    checkpoint = await session.checkpoint()
-    await session.restore(checkpoint)
-    assert int(await value(session, "n = len(ticks); await asyncio.sleep(0.05); len(ticks) - n")) > 0
-    assert await value(session, "await asyncio.to_thread(lambda: 5)") == "5"
-
-
 async def test_too_many_automatic_checkpoints_are_dropped_and_named_ones_never(host: Host, tmp_path: Path) -> None:
     async with made(host, tmp_path, Rolling(keep=2, after=0.001)) as session:
         await session.execute("1")

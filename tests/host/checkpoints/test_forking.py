@@ -12,13 +12,6 @@ from cellblock.host.checkpoints import branches as branching
 from cellblock.model.checkpoints import ForkKeywords
 
 
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    path = tmp_path / "workspace"
-    path.mkdir()
-    return path
-
-
 async def test_wrong_numbers_are_refused(zygote_host: Host, workspace: Path) -> None:
     async with zygote_host.session(working_dir=workspace, images_dir=workspace.parent, recovery="none") as session:
         for wrong in (0, True, 1001, "2"):

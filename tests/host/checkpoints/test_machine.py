@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from cellblock import CheckpointError, Rolling, Session, StateError
+from cellblock import CheckpointError, Host, Rolling, Session, StateError
+from cellblock.host.checkpoints import filing
+from histories import play
 from processes import eventually
 from session_machines import SessionMachine, check, hosted
 
@@ -242,7 +245,20 @@ def machine() -> Iterator[type[CheckpointMachine]]:
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [pytest.param(2, 6, id="few"), pytest.param(25, 25, id="many", marks=pytest.mark.slow)]
+    ("examples", "steps"), [pytest.param(1, 7, id="few"), pytest.param(25, 25, id="many", marks=pytest.mark.slow)]
 )
 def test_a_session_does_what_its_model_says(machine: type[CheckpointMachine], examples: int, steps: int) -> None:
     check(machine, examples, steps)
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("part", range(3))
+async def test_files_of_a_session_without_exact_undo_are_not_lost(
+    part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are those restored that an undo may not restore: if they were not saved in time, it is refused."""
+    monkeypatch.setattr(filing, "_AFTER", 0.001)
+    rolling = Rolling(keep=100, after=0.001, longest=10)
+    async with Host(isolate="none") as host:
+        await play(lambda workspace: host.session(working_dir=workspace, recovery=rolling), tmp_path, 60, f"rolling {part}")

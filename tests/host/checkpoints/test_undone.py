@@ -7,7 +7,6 @@ import os
 import random
 import re
 import shutil
-import stat
 from datetime import date
 from pathlib import Path
 from typing import Literal
@@ -86,56 +85,6 @@ async def test_folders_of_an_archive_that_were_swapped_are_back(zygote_host: Hos
         assert {path: text for path, text in tree(tmp_path).items() if text} == {"d/inner/x": "d", "e/inner/x": "e"}
 
 
-CHANGES = """
-import contextlib, os, random, shutil, subprocess
-
-def change(seed):
-    chance = random.Random(seed)
-    with contextlib.suppress(OSError):  # something else may have this name
-        os.makedirs('a/b/c')
-    for _ in range(chance.randint(1, 6)):
-        found = [(top, name) for top, folders, files in os.walk('.') for name in (*folders, *files) if name[0] != '.']
-        paths = sorted(os.path.join(*one) for one in found if '/.' not in one[0])
-        folders = ['.', *(path for path in paths if os.path.isdir(path) and not os.path.islink(path))]
-        new = os.path.join(chance.choice(folders), chance.choice('abcdef'))
-        old = chance.choice(paths or ['none'])
-        way = chance.choice([*3 * ['write'], 'append', 'remove', 'rename', 'move', 'move', 'mode', 'link', 'hard', 'shell'])
-        try:
-            if way == 'write':
-                open(new, 'w').write(str(chance.random()))
-            elif way == 'append':
-                open(old, 'a').write('more')
-            elif way == 'remove':
-                shutil.rmtree(old) if os.path.isdir(old) and not os.path.islink(old) else os.remove(old)
-            elif way == 'rename':
-                os.rename(old, new)
-            elif way == 'mode':
-                os.chmod(old, chance.choice([0o700, 0o755, 0o1777]))
-            elif way == 'link':
-                os.symlink(chance.choice('abcdef'), new)
-            elif way == 'hard':
-                os.link(old, new)
-            elif way == 'move':
-                os.rename(chance.choice(folders[1:]), new)
-            else:
-                subprocess.run(f'echo {chance.random()} > {new}', shell=True, stderr=subprocess.DEVNULL)
-        except (OSError, IndexError):
-            continue
-"""
-
-
-def everything(top: Path) -> dict[str, object]:
-    """Return what is at each path of a workspace: permissions, and content or target."""
-    found: dict[str, object] = {}
-    for path in top.rglob("*"):
-        if path.is_symlink():
-            found[str(path.relative_to(top))] = os.readlink(path)
-        elif not path.name.startswith(".cellblock-"):
-            content = path.read_bytes() if path.is_file() else b""
-            found[str(path.relative_to(top))] = (stat.S_IMODE(path.stat().st_mode), path.is_dir(), content)
-    return found
-
-
 async def test_a_task_that_writes_at_once_after_an_undo_is_undone_with_its_cell(zygote_host: Host, tmp_path: Path) -> None:
     late = "async def late():\n    await asyncio.sleep(0.02)\n    open('f', 'w').write('task')"
     async with zygote_host.session(working_dir=tmp_path) as session:
@@ -176,16 +125,6 @@ async def test_files_of_any_time_are_back(zygote_host: Host, tmp_path: Path) -> 
         await session.checkpoint(files="copy")
 
 
-async def test_what_others_save_in_a_folder_that_was_moved_stays(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, TWO, SWAPPED, "x = 1")
-        await wait_for_clock()
-        (tmp_path / "d" / "inner" / "y").write_text("own")
-        await session.undo(2)
-        found = tree(tmp_path)
-        assert (found["d/inner/x"], found["e/inner/x"], found["d/inner/y"]) == ("d", "e", "own")
-
-
 async def test_a_branch_with_the_same_files_is_undone_with_them(any_host: Host, tmp_path: Path) -> None:
     """Cells of the session that it was adopted by keep theirs: they were left before."""
     (tmp_path / "f").write_text("0")
@@ -220,19 +159,6 @@ async def test_a_branch_that_is_adopted_late_is_undone(
         for left in ({"f": "1", "g": "1"}, {"f": "1"}):
             await session.undo()
             assert tree(tmp_path) == left
-
-
-@pytest.mark.slow
-async def test_what_a_branch_with_the_same_files_has_done_is_undone(zygote_host: Host, tmp_path: Path) -> None:
-    async with zygote_host.session(working_dir=tmp_path) as session:
-        await run(session, "x = 1")
-        (branch,) = await session.fork(files="shared")
-        async with branch:
-            await run(branch, "open('f', 'w').close()")
-            there = await branch.checkpoint()
-            await session.restore(there)
-            await session.undo()
-            assert tree(tmp_path) == {}
 
 
 async def test_what_snapshots_leave_out_goes_with_the_cell_that_made_it(zygote_host: Host, tmp_path: Path) -> None:
@@ -401,34 +327,6 @@ async def test_a_named_checkpoint_keeps_files_that_an_undo_could_not_bring_back(
         await session.restore("mine")
         assert tree(tmp_path) == {"env": "1"}
         await mine.drop()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.sampled(2)
-async def test_whatever_cells_do_to_files_is_undone(any_host: Host, tmp_path: Path, seed: int) -> None:
-    """In steps of any size, in turns with new cells and crashes, and with nothing between them."""
-    chance = random.Random(f"{seed} {date.today()}")  # each day others
-    async with any_host.session(working_dir=tmp_path) as session:
-        await run(session, f"{CHANGES}\nv = -1")
-        states: list[tuple[str, dict[str, object]]] = [("-1", everything(tmp_path))]
-        done: list[object] = []
-        for step in range(40):
-            count = chance.randint(1, min(4, len(states)))
-            if chance.random() < 0.6 or count == len(states):
-                number = chance.randrange(10**6)
-                done.append(number)
-                await run(session, f"change({number}); v = {step}")
-                states = [*states, (str(step), everything(tmp_path))][-6:]  # as many as can be undone, and the present one
-            elif chance.random() < 0.2:
-                done.append("crash")
-                assert (await session.execute("v = 'crash'; os._exit(1)")).recovery == "restored"
-            else:
-                done.append(f"undo {count}")
-                await session.undo(count)
-                del states[-count:]
-            assert everything(tmp_path) == states[-1][1], done
-        assert await value(session, "v") == states[-1][0], done
 
 
 @pytest.mark.parametrize(

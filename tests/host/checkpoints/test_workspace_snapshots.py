@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from cellblock import CheckpointError, Host, LaunchError, Rolling, Session, Snap
 from cellblock.host.checkpoints import filing
 from cellblock.host.checkpoints import workspace_snapshots as checkpoint_files
 from cellblock.host.kernels.kernel import Kernel
-from cellblock.host.kernels.pairs import files_time
 from cellblock.host.snapshots import SnapshotLimits, Snapshots
 from checkpoint_sessions import value
 from processes import eventually
@@ -93,27 +91,6 @@ async def test_undo_takes_back_what_its_cells_have_changed_and_nothing_older(
         await session.execute("open('a', 'w').write('3')")
         assert [one.path for one in (await session.undo()).files] == ["a"]
         assert (tmp_path / "a").read_text() == "2"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-async def test_undo_of_a_restored_cell_after_an_undo_of_all_leaves_what_somebody_else_saves(
-    zygote_host: Host, tmp_path: Path
-) -> None:
-    """The fresh kernel of the undo is newer than the state that is restored, so no change seems to come after it."""
-    (tmp_path / "a").write_text("1")
-    async with made(zygote_host, tmp_path, Rolling(after=0.001)) as session:
-        await eventually(lambda: session.cells.past.pairs.latest is not None)
-        await session.execute("open('b', 'w').write('1')")
-        checkpoint = await session.checkpoint(files="copy")
-        await session.undo()
-        await eventually(lambda: session.cells.past.pairs.latest is not None)
-        await session.restore(checkpoint)
-        rested = time.time_ns()
-        await eventually(lambda: files_time() > rested)
-        (tmp_path / "a").write_text("2")
-        assert [one.path for one in (await session.undo(partial=True)).files] == ["b"]
-        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "2"}
 
 
 async def test_undo_says_why_files_stay(zygote_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,8 @@ from cellblock.errors import AccessError, StateError
 from cellblock.host.checkpoints.checkpoint import Beginning
 from cellblock.host.clones import clone
 from cellblock.host.clones.clone import _as_reference
-from git_repositories import Repository
+from git_repositories import Repository, hostile, run
 from processes import eventually
-
-
-async def run(session: Session, code: str) -> str:
-    result = await session.execute(code)
-    assert result.ok, result.text
-    return (result.text or "").strip()
 
 
 def state_of(repository: Repository) -> tuple[str, ...]:
@@ -70,38 +64,11 @@ async def test_a_commit_is_undone_and_what_was_fetched_stays(cloned: Session, re
     assert repository.git("rev-parse", fetched.ref) == repository.git("rev-parse", "HEAD")
 
 
-HOSTILE = """
-import os, subprocess
-ran = "#!/bin/sh\\ntouch {mark} /tmp/ran\\ncat\\n"
-for name in ("fsmonitor", "filter", "textconv"):
-    path = os.path.abspath(f".git/{name}")
-    open(path, "w").write(ran)
-    os.chmod(path, 0o755)
-os.makedirs(".git/hooks", exist_ok=True)
-for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change", "pre-auto-gc"):
-    open(f".git/hooks/{name}", "w").write(ran)
-    os.chmod(f".git/hooks/{name}", 0o755)
-settings = {
-    "core.fsmonitor": os.path.abspath(".git/fsmonitor"),
-    "filter.evil.clean": os.path.abspath(".git/filter"),
-    "filter.evil.smudge": os.path.abspath(".git/filter"),
-    "diff.evil.textconv": os.path.abspath(".git/textconv"),
-    "diff.external": os.path.abspath(".git/textconv"),
-    "uploadpack.packObjectsHook": os.path.abspath(".git/filter"),
-    "core.attributesFile": os.path.abspath(".git/attributes"),
-}
-for name, value in settings.items():
-    subprocess.run(["git", "config", name, value], check=True)
-open(".git/attributes", "w").write("* filter=evil diff=evil\\n")
-open("a.txt", "w").write("changed\\n")
-"""
-
-
 async def test_settings_hooks_and_filters_of_a_session_run_in_its_sandbox_only(
     cloned: Session, repository: Repository, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
-    await run(cloned, HOSTILE.replace("{mark}", str(mark)))
+    await run(cloned, hostile(mark))
     await run(cloned, "!git commit -qam hostile || git commit -q --no-verify -am hostile")
     assert await run(cloned, "!ls /tmp/ran") == "/tmp/ran"
     assert "+changed" in (await cloned.clone_diff()).patch
@@ -259,7 +226,7 @@ async def test_settings_of_a_session_run_in_the_sandbox_of_its_branches_only(
     cloned: Session, repository: Repository, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
-    await run(cloned, HOSTILE.replace("{mark}", str(mark)))
+    await run(cloned, hostile(mark))
     (branch,) = await cloned.fork()
     await run(branch, "!git commit -q --no-verify -am hostile")
     assert "+changed" in (await branch.clone_diff()).patch

@@ -15,7 +15,7 @@ import pytest
 from cellblock import Host, InvalidInputError, Session, SessionOptions
 from cellblock.errors import ExecutionTimeoutError, StateError
 from cellblock.host.clones import clone
-from git_repositories import Repository
+from git_repositories import Repository, hostile, run
 
 pytestmark = pytest.mark.slow
 
@@ -30,12 +30,6 @@ two
 a commit
 u
 a.txt"""
-
-
-async def run(session: Session, code: str) -> str:
-    result = await session.execute(code)
-    assert result.ok, result.text
-    return (result.text or "").strip()
 
 
 def in_a_clone(path: Path) -> SessionOptions:
@@ -135,31 +129,12 @@ async def test_files_of_clones_and_of_other_sessions_do_not_mix(cloned: Session,
     await cloned.load(tmp_path / "other")
 
 
-HOSTILE = """
-import os, subprocess
-for name in ("fsmonitor", "filter"):
-    path = os.path.abspath(f".git/{name}")
-    open(path, "w").write("#!/bin/sh\\ntouch {mark} /tmp/ran\\ncat\\n")
-    os.chmod(path, 0o755)
-settings = {
-    "core.fsmonitor": ".git/fsmonitor",
-    "filter.evil.clean": ".git/filter",
-    "filter.evil.smudge": ".git/filter",
-    "uploadpack.packObjectsHook": ".git/filter",
-    "gc.recentObjectsHook": ".git/filter",
-    "core.worktree": "/etc",
-}
-for name, value in settings.items():
-    subprocess.run(["git", "config", name, value], check=True)
-open(".git/info/attributes", "w").write("* filter=evil\\n")
-"""
-
-
 async def test_settings_in_a_save_run_in_the_sandbox_only(
     cloned: Session, native_host: Host, repository: Repository, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
-    await run(cloned, HOSTILE.replace("{mark}", str(mark)))
+    await run(cloned, hostile(mark))
+    await run(cloned, "!git config core.worktree /etc")
     await cloned.save(tmp_path / "save", workspace=True)
     async with await native_host.load(tmp_path / "save", in_a_clone(repository.path), workspace=True) as session:
         await run(session, "!git config --unset core.worktree; git add a.txt; ls /tmp/ran")

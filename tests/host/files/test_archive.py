@@ -138,9 +138,8 @@ async def refused(files: Files, workspace: Path, archive: bytes, words: str) -> 
 async def test_a_hostile_member_has_the_whole_archive_refused(workspace: Path) -> None:
     (workspace / "kept").write_bytes(b"")
     files = Files(workspace, limits=LIMITS)
-    for data, words in HOSTILE.values():
-        await refused(files, workspace, GOOD + data + END, words)
-        await refused(files, workspace, gzip.compress(GOOD + data + END), words)
+    for number, (data, words) in enumerate(HOSTILE.values()):
+        await refused(files, workspace, gzip.compress(GOOD + data + END) if number % 4 == 0 else GOOD + data + END, words)
 
 
 async def test_a_link_that_is_in_the_workspace_already_leads_no_member_out(
@@ -309,7 +308,7 @@ def _events(archive: bytes, size: int) -> list[Member | bytes]:
 
 
 @given(st.integers(1, 3000))
-@settings(max_examples=50, deadline=None)
+@settings(deadline=None)
 def test_how_a_stream_is_cut_makes_no_difference(size: int) -> None:
     archive = GOOD + pax(("path", "n" * 200)) + member("x", b"2" * 700) + long_name(b"l" * 150) + member("y", b"3") + END
     expected = _events(archive, len(archive))
@@ -318,7 +317,7 @@ def test_how_a_stream_is_cut_makes_no_difference(size: int) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_damaged_archive_gives_documented_errors_only_and_safe_paths(data: st.DataObject) -> None:
     pieces = [GOOD, *(piece for piece, _words in HOSTILE.values() if len(piece) < 10_000), END]
     archive = bytearray(b"".join(data.draw(st.lists(st.sampled_from(pieces), max_size=4))) + END)
@@ -336,7 +335,7 @@ def test_a_damaged_archive_gives_documented_errors_only_and_safe_paths(data: st.
 
 
 @given(st.binary(max_size=3000))
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 def test_any_bytes_give_documented_errors_only(data: bytes) -> None:
     with pytest.raises(FilesError):
         _events(data, 700)

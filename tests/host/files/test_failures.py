@@ -8,7 +8,7 @@ import os
 import pytest
 
 from cellblock import FilesError
-from cellblock.host.files.failures import over, telling
+from cellblock.host.files.failures import telling
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,3 @@ def test_what_was_told_further_in_goes_through_as_it_is() -> None:
         raise FileNotFoundError(errno.ENOENT, "x")
     with pytest.raises(ValueError, match="not ours"), telling("copy", "outer"):
         raise ValueError("not ours")
-
-
-def test_a_limit_is_named_with_its_value_and_what_to_do() -> None:
-    error = over("write", "a", "it has 12 bytes", "max_file_bytes", 1000)
-    assert str(error).startswith(
-        "cannot write 'a': it has 12 bytes, over the limit of 1,000 (max_file_bytes); give the session"
-    )
-    assert error.errno == errno.EFBIG
-    assert str(over("list", "a", "x", "max_entries", 1, "list a part")).endswith("; list a part")

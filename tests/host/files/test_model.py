@@ -91,7 +91,7 @@ async def act(files: Files, step: tuple[Any, ...]) -> object:
 
 
 @given(st.lists(steps, max_size=25))
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 async def test_a_workspace_behaves_like_a_dictionary(walk: Walk, done: list[tuple[Any, ...]]) -> None:
     model: Model = {}
     with tempfile.TemporaryDirectory() as root:

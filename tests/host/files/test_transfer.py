@@ -172,12 +172,6 @@ async def test_progress_grows_to_the_whole_and_is_told_in_the_callers_thread(fil
     assert {total for _done, total in first} == {10 * MIB}
 
 
-async def _stream(pieces: int) -> AsyncIterator[bytes]:
-    for _ in range(pieces):
-        yield bytes(MIB)
-        await asyncio.sleep(0)
-
-
 def _operations(files: Files, path: Path) -> dict[str, Callable[[Any], Awaitable[object]]]:
     return {
         "upload-file": lambda progress: files.upload(path / "file", "new/up", progress=progress),

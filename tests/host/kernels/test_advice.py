@@ -125,22 +125,6 @@ def test_a_program_that_reaches_no_host_gets_the_advice_that_code_gets(said: str
     assert advice.on_output("resolved\n", NO_NETWORK) == ""
 
 
-async def test_a_command_without_network_is_explained(native_host: Host, tmp_path: Path) -> None:
-    async with native_host.session(working_dir=tmp_path, recovery="none") as session:
-        result = await session.execute("!git clone -q https://a.invalid/b")
-        assert result.text is not None
-        assert result.text.endswith(f"[cellblock] {NO_NETWORK}")
-        result = await session.execute("open('/usr/new', 'w')")
-        assert result.error is not None
-        assert 'write=["DIRECTORY"] (on the command line: --write DIRECTORY)' in result.error.evalue
-        result = await session.execute("open('/srv/data/x.csv')")
-        assert result.error is not None
-        assert 'read=["PATH"] (on the command line: --read PATH)' in result.error.evalue
-        result = await session.execute("open('/tmp/x.csv')")
-        assert result.error is not None
-        assert "/tmp" in result.error.evalue
-
-
 async def test_writing_above_a_workspace_below_tmp_fails_instead_of_vanishing(native_host: Host) -> None:
     with TemporaryDirectory(dir="/tmp") as above:
         workspace = Path(above, "project")
@@ -161,9 +145,19 @@ def test_more_memory_is_twice_as_much(mib: int, more: str) -> None:
     )
 
 
-async def test_git_and_python_say_why_they_cannot_write(native_host: Host, tmp_path: Path) -> None:
+async def test_what_the_sandbox_refuses_is_explained(native_host: Host, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     async with native_host.session(working_dir=tmp_path, recovery="none") as session:
+        result = await session.execute("!git clone -q https://a.invalid/b")
+        assert (result.text or "").endswith(f"[cellblock] {NO_NETWORK}")
+        for code, said in (
+            ("open('/usr/new', 'w')", 'write=["DIRECTORY"] (on the command line: --write DIRECTORY)'),
+            ("open('/srv/data/x.csv')", 'read=["PATH"] (on the command line: --read PATH)'),
+            ("open('/tmp/x.csv')", "/tmp"),
+        ):
+            failed = (await session.execute(code)).error
+            assert failed is not None
+            assert said in failed.evalue
         result = await session.execute("!git -c user.name=x -c user.email=x commit --allow-empty -m x")
         assert "Read-only file system" in (result.text or "")
         assert result.stderr.count("[cellblock] a session can read .git, not write it: its hooks") == 1

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
 
 import pytest
 
-from cellblock import StateError
 from cellblock.host.kernels.answerers import Answerers
-from processes import eventually
 
 NAME: contextvars.ContextVar[str] = contextvars.ContextVar("NAME")
 
@@ -35,30 +31,3 @@ async def test_what_a_function_raises_is_raised_to_who_waits(error: BaseExceptio
     with pytest.raises(type(error)) as raised:
         await Answerers().run(fail, "")
     assert raised.value is error
-
-
-async def test_a_cell_has_three_threads_and_is_told_about_the_fourth() -> None:
-    answerers, go = Answerers(), threading.Event()
-
-    def wait(_prompt: str) -> str:
-        go.wait()
-        return "late"
-
-    waiting = [asyncio.create_task(answerers.run(wait, "")) for _ in range(3)]
-    await asyncio.sleep(0)
-    with pytest.raises(StateError, match="has not yet returned for 3 earlier questions"):
-        await answerers.run(wait, "")
-    waiting[0].cancel()  # its thread waits on, and counts
-    with pytest.raises(StateError, match="3 earlier questions"):
-        await answerers.run(wait, "")
-    go.set()
-    assert await asyncio.gather(*waiting[1:]) == ["late", "late"]
-    free: Callable[[str], str] = lambda prompt: prompt  # noqa: E731
-
-    async def ask() -> bool:
-        try:
-            return await answerers.run(free, "free") == "free"
-        except StateError:
-            return False
-
-    await eventually(ask)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cellblock.host.kernels.channel import Channel, Line
+from cellblock.host.kernels.channel import Channel, ChannelHandlers, Line
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.survival.recording import TapedLine
 from cellblock.host.survival.tape import Aux, Tape
@@ -83,13 +83,10 @@ async def test_text_in_a_pipe_is_heard_before_a_message_that_follows_it(taped: b
     aux, tape = Aux.make(), None
     line = TapedLine(worker.ends, tape := Tape.make(1, aux)) if taped else Line(worker.ends)
     slow = Slow(line, worker.ends.stdout, meanwhile, before=before)
-    channel = Channel(
-        worker.ends,
-        take,
-        lambda _name, text: worker.heard.append(text.decode()),
-        worker.heard.append,
-        line=slow,  # type: ignore[arg-type]  # it is one but for its class
+    handlers = ChannelHandlers(
+        take, lambda _name, text: worker.heard.append(text.decode()), worker.heard.append, lambda: False, lambda: None
     )
+    channel = Channel(worker.ends, handlers, slow)  # type: ignore[arg-type]  # it is one but for its class
     try:
         worker.send(Ready(VERSION))
         channel._on_channel()  # as for a pipe that was readable, and has been read meanwhile

@@ -19,6 +19,7 @@ from cellblock.host.kernels import stopping
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.output import spill
 from cellblock.host.output.disk import DiskThread
+from clocks import hurry_stopping
 from processes import eventually
 
 ROOM = 64 * 1024
@@ -83,45 +84,27 @@ FLOODS = {
         "success",
     ),
 }
+QUARTER = FLOODS["256 MB in lines"]
 
 
-def measure(
-    directory: object, code: str, *, stream: bool = False, spill: bool = False, timeout: float = 100
-) -> dict[str, object]:
-    """Run a cell in a host that is a process of its own, and return what it did to that process's memory."""
-    source = MEASURE.format(directory=str(directory), code=code, stream=stream, spill=spill, timeout=timeout)
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize(
+    ("code", "status", "stream", "spill"),
+    [*((*flood, False, False) for flood in FLOODS.values()), (*QUARTER, True, False), (*QUARTER, False, True)],
+    ids=[*FLOODS, "256 MB in a stream", "256 MB in a file"],
+)
+@pytest.mark.sampled(3)
+def test_a_flood_costs_the_host_at_most_64_mb(tmp_path: Path, code: str, status: str, stream: bool, spill: bool) -> None:
+    timeout = 2 if status == "timeout" else 100
+    source = MEASURE.format(directory=str(tmp_path), code=code, stream=stream, spill=spill, timeout=timeout)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=115, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    measured: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return measured
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-@pytest.mark.parametrize(("code", "status"), FLOODS.values(), ids=FLOODS)
-@pytest.mark.sampled(3)
-def test_a_flood_costs_the_host_at_most_64_mb(tmp_path: object, code: str, status: str) -> None:
-    measured = measure(tmp_path, code, timeout=2 if status == "timeout" else 100)
-    assert measured["status"] == status
-    assert measured["grown"] < ROOM, measured  # type: ignore[operator]
-    assert measured["after"] == "42"
-    assert measured["spilled"] == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_256_mb_that_are_streamed_cost_the_host_at_most_64(tmp_path: object) -> None:
-    measured = measure(tmp_path, "for i in range(2**18): print('x' * 1023)", stream=True)
-    assert measured["grown"] < ROOM, measured  # type: ignore[operator]
-    assert measured["truncated"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_spilling_a_quarter_of_a_gigabyte_costs_the_host_at_most_64_mb(tmp_path: object) -> None:
-    measured = measure(tmp_path, "for i in range(2**18): print('x' * 1023)", spill=True)
-    assert measured["grown"] < ROOM, measured  # type: ignore[operator]
-    assert measured["spilled"] == [2**28]
+    measured = json.loads(done.stdout.splitlines()[-1])
+    assert (measured["status"], measured["after"]) == (status, "42")
+    assert measured["grown"] < ROOM, measured
+    assert measured["spilled"] == ([2**28] if spill else [])
+    assert measured["truncated"] or code != QUARTER[0]
 
 
 @pytest.fixture
@@ -211,6 +194,7 @@ async def test_a_reply_of_a_kernel_that_is_being_killed_does_not_end_its_cell(
         await eventually(lambda: kernel.count == replied)
         await kernel.kill()
 
+    hurry_stopping(monkeypatch)
     *before, _ = stopping._LADDER
     monkeypatch.setattr(stopping, "_LADDER", (*before, ("restarted", kill_late, 1.0)))
     code = """
@@ -222,6 +206,6 @@ async def test_a_reply_of_a_kernel_that_is_being_killed_does_not_end_its_cell(
     """
     async with zygote_host.session(working_dir=tmp_path) as session:
         await session.execute("x = 1")
-        result = await session.execute(dedent(code), timeout=1)
+        result = await session.execute(dedent(code), timeout=0.3)
         assert (result.status, result.recovery) == ("timeout", "restored")
         assert (await session.execute("x")).return_value == "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -87,15 +87,9 @@ async def test_a_slot_that_is_closed_in_the_middle_of_a_swap_closes_both_kernels
 
     discarding, old, new = asyncio.Event(), Kernel(), Kernel()
 
-    async def prepare() -> Any:
-        return new
-
-    async def launch(_dead: object) -> Any:
-        raise AssertionError
-
-    slot = KernelSlot(launch)
+    slot = KernelSlot(_no_launch)
     slot.adopt(old)  # type: ignore[arg-type]
-    swapping = asyncio.create_task(slot.swap(prepare, lambda: None))
+    swapping = asyncio.create_task(_exchange(slot, new))
     await discarding.wait()
     await slot.close()
     assert ended == [old, new]
@@ -118,24 +112,27 @@ class _Leaving(_Live):
         await self.may_end.wait()
 
 
-class _To:
-    """A move to another kernel."""
+async def _exchange(slot: KernelSlot, kernel: Any, prepared: list[Any] | None = None) -> None:
+    """Replace the kernel of a slot; note it in a list when it is prepared."""
 
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
-        self.prepared = False
+    async def prepare() -> Any:
+        if prepared is not None:
+            prepared.append(kernel)
+        return kernel
 
-    async def prepare(self) -> Any:
-        self.prepared = True
-        return self.kernel
-
-
-def _nothing() -> None:
-    """Handle a completed replacement."""
+    await slot.swap(prepare, lambda: None)
 
 
 async def _no_launch(_dead: object) -> Any:
     raise AssertionError
+
+
+async def _leaving() -> tuple[KernelSlot, Any, Any]:
+    """Return a slot whose kernel has been replaced and takes its time to end, and both kernels."""
+    slot, first, second = KernelSlot(_no_launch), _Leaving(), _Leaving()
+    slot.adopt(first)  # type: ignore[arg-type]
+    await _exchange(slot, second)
+    return slot, first, second
 
 
 async def _turns() -> None:
@@ -144,35 +141,29 @@ async def _turns() -> None:
 
 
 async def test_a_kernel_that_still_ends_holds_up_the_next_exchange_and_no_cell() -> None:
-    kernels: list[Any] = [_Leaving(), _Leaving(), _Leaving()]
-    first, second, third = kernels
-    slot = KernelSlot(_no_launch)
-    slot.adopt(first)
-    await slot.swap(_To(second).prepare, _nothing)
+    slot, first, second = await _leaving()
     assert first.aside
     assert await slot.live() is second
-    move = _To(third)
-    swapping = asyncio.create_task(slot.swap(move.prepare, _nothing))
+    third, prepared = _Leaving(), list[Any]()
+    swapping = asyncio.create_task(_exchange(slot, third, prepared))
     await _turns()
     assert not swapping.done()
-    assert not move.prepared
+    assert not prepared
     first.may_end.set()
     await swapping
-    assert slot.current is third
+    assert prepared == [third]
+    assert slot.current is cast(Any, third)
 
 
 async def test_a_kernel_that_still_ends_holds_up_a_fresh_one() -> None:
-    kernels: list[Any] = [_Leaving(), _Leaving()]
-    first, second = kernels
     launched: list[Any] = []
 
     async def launch(_dead: object) -> Any:
         launched.append(_Live())
         return launched[-1]
 
-    slot = KernelSlot(launch)
-    slot.adopt(first)
-    await slot.swap(_To(second).prepare, _nothing)
+    slot, first, second = await _leaving()
+    slot._launch = launch
     second.may_end.set()
     renewing = asyncio.create_task(slot.renew())
     await _turns()
@@ -183,46 +174,29 @@ async def test_a_kernel_that_still_ends_holds_up_a_fresh_one() -> None:
 
 
 async def test_a_kernel_that_has_ended_is_not_kept() -> None:
-    first: Any = _Leaving()
-    slot = KernelSlot(_no_launch)
-    slot.adopt(first)
-    second: Any = _Leaving()
-    await slot.swap(_To(second).prepare, _nothing)
-    ended = first.ended
+    slot, first, _ = await _leaving()
     assert [slot._left] == [first]
-    ended()
+    first.ended()
     assert [slot._left] == [None]
 
 
 async def test_a_kernel_that_cannot_be_ended_does_not_keep_the_next_one_from_being_closed() -> None:
-    class Stuck(_Leaving):
-        async def close(self) -> None:
-            raise OSError("it does not end")
+    async def fail() -> None:
+        raise OSError("it does not end")
 
-    kernels: list[Any] = [Stuck(), _Leaving()]
-    first, second = kernels
-    slot = KernelSlot(_no_launch)
-    slot.adopt(first)
-    await slot.swap(_To(second).prepare, _nothing)
-    second.may_end.set()
-    closed = []
-    close = second.close
-
-    async def noted() -> None:
+    async def close() -> None:
         closed.append(second)
-        await close()
 
-    second.close = noted
+    closed: list[Any] = []
+    slot, first, second = await _leaving()
+    first.close, second.close = fail, close
     with pytest.raises(OSError, match="does not end"):
         await slot.close()
     assert closed == [second]
 
 
 async def test_a_slot_that_was_closed_starts_nothing() -> None:
-    async def launch(_dead: object) -> Any:
-        raise AssertionError
-
-    slot = KernelSlot(launch)
+    slot = KernelSlot(_no_launch)
     await slot.close()
     await slot.close()
     with pytest.raises(StateError, match="is closed"):

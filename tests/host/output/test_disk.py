@@ -13,6 +13,12 @@ from no_threads import no_room
 from processes import eventually
 
 
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let idle threads end soon."""
+    monkeypatch.setattr(disk, "_LINGER", 0.01)
+
+
 async def test_everything_is_done_in_order_and_counted() -> None:
     thread, gate = DiskThread(), threading.Event()
     seen: list[int] = []
@@ -26,8 +32,7 @@ async def test_everything_is_done_in_order_and_counted() -> None:
     await eventually(lambda: thread.waiting == 0)
 
 
-async def test_the_thread_ends_and_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_LINGER", 0.01)
+async def test_the_thread_ends_and_comes_again() -> None:
     thread = DiskThread()
     seen: list[object] = []
     for number in range(3):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,8 +41,3 @@ def test_a_changed_copy_shares_the_rest() -> None:
     grown = entries.changed({f"new {number}": LINK for number in range(30_000)})
     assert max(map(len, grown.parts)) < 400
     assert len(grown) == 40_000
-
-
-def test_names_that_are_no_text_have_their_place(tmp_path: Path) -> None:
-    (tmp_path / os.fsdecode(b"\xff")).touch()
-    assert "\udcff" in Entries(dict.fromkeys(os.listdir(tmp_path), LINK))

@@ -61,22 +61,6 @@ def test_names_are_told_as_they_are(workspace: Path) -> None:
         watching.close()
 
 
-@pytest.mark.slow
-def test_an_overflow_is_an_error_and_not_the_end_of_what_is_told(workspace: Path) -> None:
-    watching = Inotify()
-    top = os.open(workspace, os.O_RDONLY)
-    try:
-        watching.add(top, watch.CREATE | watch.DELETE | watch.ONLYDIR)
-        for number in range(watch._limit("max_queued_events") // 2 + 1):
-            (workspace / f"{number}").touch()
-            (workspace / f"{number}").unlink()
-        with pytest.raises(LostError, match="max_queued_events"):
-            [*watching.read()]
-    finally:
-        os.close(top)
-        watching.close()
-
-
 def test_what_is_refused_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     before = Inotify._open
     monkeypatch.setattr(watch, "_limit", lambda _: 0)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-import pytest
-
-from cellblock.errors import SnapshotError
 from cellblock.host.snapshots import Snapshots
 
 from .conftest import look
@@ -20,19 +17,6 @@ def test_a_new_folder_goes_but_for_what_is_ignored_in_it(snapshots: Snapshots, w
     changes = snapshots.restore(snapshot)
     assert [*look(workspace)] == ["clone", "clone/.git"]
     assert (changes.removed, changes.kept) == (("clone/file",), ("clone/.git",))
-
-
-def test_what_is_ignored_is_not_lost_for_a_file_in_its_way(snapshots: Snapshots, workspace: Path) -> None:
-    (workspace / "name").write_text("1")
-    (workspace / "other").write_text("1")
-    snapshot = snapshots.take()
-    (workspace / "name").unlink()
-    (workspace / "name" / ".git").mkdir(parents=True)
-    (workspace / "other").write_text("2")
-    before = look(workspace)
-    with pytest.raises(SnapshotError, match="'name': a folder of that name"):
-        snapshots.restore(snapshot)
-    assert look(workspace) == before
 
 
 def test_folders_and_files_that_were_closed_come_back(snapshots: Snapshots, workspace: Path) -> None:

@@ -1,24 +1,26 @@
-"""What was changed within some spans of time is brought back; what somebody else has changed stays."""
+"""Times of changes are compared with the time intervals of cells."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import pytest
 
-from cellblock.host.kernels.pairs import files_time
+from cellblock.host.snapshots.times import is_within
 
-
-def changed_by(change: Callable[[], object]) -> tuple[int, int]:
-    """Return the span of time in which a change was made, and nothing else."""
-    began = later(time.time_ns())
-    change()
-    ended = time.time_ns()
-    later(ended)
-    return began, ended
+SECOND = 1_000_000_000
 
 
-def later(than: int) -> int:
-    """Return a time after another one, once the clock has come to it: it goes in steps of some milliseconds."""
-    while (now := files_time()) <= than:
-        pass
-    return now
+@pytest.mark.parametrize(
+    ("last", "within"),
+    [
+        (9 * SECOND + 1, False),
+        (10 * SECOND + 1, True),
+        (20 * SECOND + 1, False),
+        (31 * SECOND, True),
+        # File systems that store only seconds, or multiples of two seconds, may store an earlier time.
+        (8 * SECOND, True),
+        (7 * SECOND, False),
+        (20 * SECOND, True),
+    ],
+)
+def test_a_change_is_within_the_intervals_of_its_cell(last: int, within: bool) -> None:
+    assert is_within(last, [(10 * SECOND, 20 * SECOND), (30 * SECOND, 40 * SECOND)]) == within

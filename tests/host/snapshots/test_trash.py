@@ -110,32 +110,25 @@ def test_folders_fifos_and_sockets_come_back_with_their_modes(kept: Trash, take:
     assert look(workspace) == before
 
 
-@pytest.mark.parametrize("names", [["large"], ["large", "other"]])
-def test_a_large_file_with_one_name_is_linked(
-    kept: Trash, take: Take, workspace: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
-) -> None:
-    monkeypatch.setattr(trash, "_LARGE", 3)
-    (workspace / "large").write_text("large")
-    for name in names[1:]:
-        os.link(workspace / "large", workspace / name)
-    inode = (workspace / "large").stat().st_ino
-    entry = take("large")
-    moved = held(entry, kept) / "large"
-    assert (moved.read_text(), moved.stat().st_ino == inode) == ("large", len(names) == 1)
-    assert sorted(look(workspace)) == names[1:]
-
-
-def test_a_large_file_of_another_file_system_is_copied(
-    kept: Trash, take: Take, workspace: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("names", "elsewhere"), [(["large"], False), (["large", "other"], False), (["large"], True)])
+def test_a_large_file_with_one_name_is_linked_on_its_file_system(
+    kept: Trash, take: Take, workspace: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], elsewhere: bool
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(trash, "_LARGE", 3)
-    monkeypatch.setattr(os, "link", refuse)
     (workspace / "large").write_text("large")
-    entry = take("large")
-    assert ((held(entry, kept) / "large").read_text(), look(workspace)) == ("large", {})
+    for name in names[1:]:
+        os.link(workspace / "large", workspace / name)
+    inode = (workspace / "large").stat().st_ino
+    with monkeypatch.context() as patched:
+        if elsewhere:
+            patched.setattr(os, "link", refuse)
+        entry = take("large")
+    moved = held(entry, kept) / "large"
+    assert (moved.read_text(), moved.stat().st_ino == inode) == ("large", len(names) == 1 and not elsewhere)
+    assert sorted(look(workspace)) == names[1:]
 
 
 def test_a_large_file_whose_move_was_interrupted_is_moved_by_the_next_process(

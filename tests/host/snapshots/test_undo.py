@@ -38,6 +38,8 @@ def _make(path: Path, entry: str | None) -> None:
     _remove(path)
     if entry is None:
         path.mkdir()
+    elif entry.startswith("-> "):
+        path.symlink_to(entry[3:])
     else:
         path.write_text(entry)
         os.utime(path, (1, 1))
@@ -50,6 +52,9 @@ def _do(workspace: Path, step: tuple[str, str, str | None]) -> None:
         _make(path, what)
     elif action == "remove":
         _remove(path)
+    elif action == "mode":
+        if path.exists() and not path.is_symlink():
+            path.chmod(int(str(what), 8))
     elif path.exists():
         target = workspace / str(what)
         _make(target, "")
@@ -80,9 +85,9 @@ def _history(seed: int, snapshots: Snapshots, workspace: Path, scratch: Path, *,
     pairs: list[Interval] = []
     for number in range(25):
         there = sorted(str(path.relative_to(workspace)) for path in workspace.rglob("*"))
-        kind = chance.choice(["cell", "cell", "move", "remove", "other", "other", "undo", "undo", *["clash"] * clash])
-        entry = chance.choice([f"{seed}-{next(numbers)}", None])
-        cell, step = kind in ("cell", "move", "remove"), None
+        kind = chance.choice(["cell", "cell", "move", "remove", "mode", "other", "other", "undo", "undo", *["clash"] * clash])
+        entry = chance.choice([f"{seed}-{next(numbers)}", None, "-> b"])
+        cell, step = kind in ("cell", "move", "remove", "mode"), None
         if kind == "cell":
             step = ("make", chance.choice(_NAMES), entry)
         elif kind == "move" and there:
@@ -91,8 +96,11 @@ def _history(seed: int, snapshots: Snapshots, workspace: Path, scratch: Path, *,
                 step = ("move", one, two)
         elif kind == "remove" and there:
             step = ("remove", chance.choice(there), None)
+        elif kind == "mode" and there:
+            step = ("mode", chance.choice(there), chance.choice(["700", "755", "1777"]))
         elif kind == "other":
-            folders = ["", *(f"{path}/" for path in there if (workspace / path).is_dir())]
+            at = {path: workspace / path for path in there}
+            folders = ["", *(f"{path}/" for path, one in at.items() if one.is_dir() and not one.is_symlink())]
             step = ("make", f"{chance.choice(folders)}other{number}", entry)
         elif kind == "clash" and there:
             step = chance.choice(

@@ -152,17 +152,8 @@ async def test_a_cell_that_was_not_sent_leaves_no_trace(killed: Killed, program:
 
 def chain(killed: Killed, first: int, last: int, step: int, *mode: str) -> list[dict[str, Any]]:
     """Run a chain of hosts; return what each has said."""
-    command = [
-        sys.executable,
-        str(CHAIN),
-        str(killed.state),
-        str(killed.workspace),
-        killed.isolate,
-        str(first),
-        str(last),
-        str(step),
-        *mode,
-    ]
+    arguments = (CHAIN, killed.state, killed.workspace, killed.isolate, first, last, step, *mode)
+    command = [sys.executable, *map(str, arguments)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]

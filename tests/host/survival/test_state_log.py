@@ -83,7 +83,7 @@ async def test_snapshots_are_described_for_the_next_host(log: StateLog) -> None:
 async def test_it_is_written_anew_when_it_is_long(log: StateLog) -> None:
     state = SessionState()
     log.follow(state, lambda _: None)
-    for number in range(20_000):
+    for number in range(12_000):
         state.commit(Called(number, "x" * 50))
         await asyncio.sleep(0)
     assert os.fstat(log.fd).st_blocks * 512 < 600_000

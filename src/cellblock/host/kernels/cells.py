@@ -16,6 +16,7 @@ from cellblock.common.tasks import despite_cancellation
 from cellblock.errors import BusyError, CellblockError, LaunchError, StateError
 from cellblock.host.checks import DEFAULT_TIMEOUT
 from cellblock.host.kernels.cell import Cell, Event, Notice, OnInput, check_code
+from cellblock.host.kernels.channel import Extra
 from cellblock.host.kernels.exit_status import Restored
 from cellblock.host.kernels.kernel import Kernel
 from cellblock.host.kernels.kernel_slot import KernelSlot
@@ -362,17 +363,17 @@ class Cells:
     def tell(self, line: str) -> None:
         """Show a line to the reader of the running cell's stream, but not in the result."""
         if (kernel := self._kernels.current) is not None and self.running:
-            kernel.output.tell(line)
+            kernel.output.add_extra(Extra(text=f"{line}\n".encode(), ours=True, kept=False))
 
     def note(self, line: str) -> None:
         """Show a line in the output of the running or next cell."""
         if (kernel := self._kernels.current) is not None:
-            kernel.output.note(line)
+            kernel.output.add_extra(Extra(text=f"{line}\n".encode(), ours=True))
 
     def show(self, data: Mapping[str, bytes]) -> None:
         """Show a MIME bundle in the output of the running or next cell."""
         if (kernel := self._kernels.current) is not None:
-            kernel.output.show(data)
+            kernel.output.add_extra(Extra(shown=dict(data)))
 
     # -- silent cells --------------------------------------------------------------------------------------------------
 

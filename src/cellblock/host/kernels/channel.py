@@ -91,35 +91,37 @@ class Line:
         return pending(descriptor)
 
 
+@dataclass(frozen=True, slots=True)
+class ChannelHandlers:
+    """Handlers for what a channel receives.
+
+    Attributes:
+        message: Takes each message.
+        text: Takes text from the pipes.
+        broken: Called with the reason when the worker violates the protocol or closes the channel.
+        behind: Returns whether received data must be handled before the next read.
+        write_base: Makes the kernel call `Recording.base`.
+    """
+
+    message: Callable[[ToHost], None]
+    text: Callable[[StreamName, bytes], None]
+    broken: Callable[[str], None]
+    behind: Callable[[], bool]
+    write_base: Callable[[], None]
+
+
 class Channel:
     """The connection between one worker and its host. The kernel still owns the descriptors."""
 
-    def __init__(
-        self,
-        ends: Ends,
-        take: Callable[[ToHost], None],
-        take_text: Callable[[StreamName, bytes], None],
-        on_broken: Callable[[str], None],
-        behind: Callable[[], bool] = lambda: False,
-        line: Line | None = None,
-    ) -> None:
-        """Prepare the channel. Reading starts with `listen`.
-
-        Args:
-            ends: The host's ends of the kernel's descriptors.
-            take: Takes each message.
-            take_text: Takes text from the pipes.
-            on_broken: Called with the reason when the worker violates the protocol or closes the channel.
-            behind: Returns whether received data must be handled before the next read.
-            line: Transports the bytes; by default directly.
-        """
+    def __init__(self, ends: Ends, handlers: ChannelHandlers, line: Line | None = None) -> None:
+        """Prepare the channel. Reading starts with `listen`. `line` transports the bytes; by default directly."""
         self._loop = asyncio.get_running_loop()
         self._socket = ends.channel
-        self._take = take
-        self._take_text = take_text
-        self._on_broken = on_broken
+        self._take = handlers.message
+        self._take_text = handlers.text
+        self._on_broken = handlers.broken
         self._conversation = Conversation(Side.HOST)
-        self._behind = behind
+        self._behind = handlers.behind
         self._line = line or Line(ends)
         self._names: dict[int, StreamName] = {ends.stdout: "stdout", ends.stderr: "stderr"}
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in self._names}
@@ -361,17 +363,9 @@ class Recording:
     before_exit: Callable[[int], None] | None = None
     lasting = False
 
-    def channel(
-        self,
-        ends: Ends,
-        take: Callable[[ToHost], None],
-        take_text: Callable[[StreamName, bytes], None],
-        on_broken: Callable[[str], None],
-        behind: Callable[[], bool],
-        write_base: Callable[[], None],
-    ) -> Channel:
-        """Return the kernel's channel (`Channel`). `write_base` makes the kernel call `base`."""
-        return Channel(ends, take, take_text, on_broken, behind)
+    def channel(self, ends: Ends, handlers: ChannelHandlers) -> Channel:
+        """Return the kernel's channel."""
+        return Channel(ends, handlers)
 
     async def held(self, timeout: float) -> None:
         """Wait until the kernel survives this process.

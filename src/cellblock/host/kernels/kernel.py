@@ -7,14 +7,14 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 from cellblock.errors import NO_NETWORK, NO_NETWORK_BY_LANDLOCK, BusyError, KernelDiedError, LaunchError
 from cellblock.host.closing import Closing
 from cellblock.host.descriptors import hung_up
 from cellblock.host.kernels.cell import Cell, Rights
-from cellblock.host.kernels.channel import NO_RECORDING, Extra, Recording, Request
+from cellblock.host.kernels.channel import NO_RECORDING, ChannelHandlers, Extra, Recording, Request
 from cellblock.host.kernels.exit_status import Death, Restored, describe_status, exit_status
 from cellblock.host.kernels.family import Copy, Family
 from cellblock.host.kernels.memory import MemoryWatch
@@ -186,18 +186,6 @@ class KernelOutput:
 
     # -- from elsewhere ------------------------------------------------------------------------------------------------
 
-    def note(self, line: str) -> None:
-        """Show a line from the host to the reader of the running or next cell."""
-        self.add_extra(Extra(text=f"{line}\n".encode(), ours=True))
-
-    def tell(self, line: str) -> None:
-        """Show a line to the reader of the running cell's stream, but not in the result."""
-        self.add_extra(Extra(text=f"{line}\n".encode(), ours=True, kept=False))
-
-    def show(self, data: Mapping[str, bytes]) -> None:
-        """Show a MIME bundle from outside the kernel to the reader of the running or next cell."""
-        self.add_extra(Extra(shown=dict(data)))
-
     def insert(self, name: StreamName, text: bytes) -> None:
         """Add text from outside the kernel to the output of the running or next cell."""
         self.add_extra(Extra(name, text))
@@ -266,8 +254,8 @@ class Kernel(ControlObserver):
         self.wanted = wanted
         self.recording = recording
         self.output = KernelOutput(wanted, recording)
-        taking = self._take, self.output.add_text, self._condemn, self._behind
-        self.channel = recording.channel(ends, *taking, self.write_base)
+        handlers = ChannelHandlers(self._take, self.output.add_text, self._condemn, self._behind, self.write_base)
+        self.channel = recording.channel(ends, handlers)
         self._query: asyncio.Future[Answer] | None = None
         self._changed: Changed | None = None
         self._condemned: str | None = None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from cellblock.errors import LaunchError, ProtocolError
 from cellblock.host.descriptors import Tail
-from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching, opened
+from cellblock.host.launch.launcher import Boot, Ends, Launcher, connect, exit_code, launching, opened
 from cellblock.host.launch.start import Started
 from cellblock.host.launch_failures import cannot_start, died, launch_error, quote, refused
 from cellblock.walls.sandbox.cgroups import Group
@@ -23,13 +23,12 @@ _KILL_AGAIN = 0.01
 """Seconds until another attempt to kill a kernel, if the socket had no room for the request."""
 
 
-class ForkServer:
+class ForkServer(Launcher):
     """A fork server for one interpreter, one set of preloaded modules and one isolation."""
 
     def __init__(self, boot: Boot) -> None:
         self._boot = boot
         self._group: Group | None = None
-        self.interpreter: tuple[str, ...] | None = None
         self._process: Started | None = None
         self._control: socket.socket | None = None
         self._stderr = Tail()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from cellblock.errors import InterpreterError, LaunchError, PreloadError
 from cellblock.host.launch.start import Started, Starter
@@ -59,15 +59,16 @@ class Ends:
         os.close(self.stderr)
 
 
-class Launcher(Protocol):
-    """Starts kernels for sessions."""
+class Launcher:
+    """Starts kernels for sessions. The defaults suit a launcher that has nothing to prepare and no queue."""
 
-    interpreter: tuple[str, ...] | None
+    interpreter: tuple[str, ...] | None = None
     """Directories of the interpreter and its packages, if known and relevant."""
 
     @property
     def alive(self) -> bool:
         """Whether it can still start kernels."""
+        return True
 
     def begin(self) -> None:
         """Start to prepare in the background."""
@@ -84,15 +85,18 @@ class Launcher(Protocol):
 
     def sees(self, directory: str) -> bool:
         """Return whether its kernels are known to have the same directory at a path as this process."""
+        return True
 
     def launch(self, number: int, setup: Setup) -> Ends:
         """Start the processes of one kernel, without waiting for the kernel to be ready."""
+        raise NotImplementedError
 
     def kill(self, number: int) -> None:
         """Kill a kernel's init, and all its child processes."""
 
     def packages(self, number: int) -> str | None:
         """Return the directory for the packages of a kernel's session, if any."""
+        return None
 
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
         """Return the reason why a kernel ended before it was ready.
@@ -103,6 +107,7 @@ class Launcher(Protocol):
             status: Its worker's wait status, if init reported it.
             cause: The cause as derived from its end, for people.
         """
+        raise NotImplementedError
 
     async def close(self) -> None:
         """End every process of this launcher."""

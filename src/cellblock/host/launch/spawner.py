@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 
 from cellblock.errors import LaunchError
-from cellblock.host.launch.launcher import Boot, Ends, connect, exit_code, launching
+from cellblock.host.launch.launcher import Boot, Ends, Launcher, connect, exit_code, launching
 from cellblock.host.launch.start import Started
 from cellblock.host.launch_failures import died
 from cellblock.walls.sandbox.cgroups import Group
@@ -16,29 +16,12 @@ from cellblock.wire.control import EXIT_UNCONFINED, Fork, Setup
 from cellblock.wire.datagrams import encode_control
 
 
-class Spawner:
+class Spawner(Launcher):
     """A launcher that starts a fresh interpreter for every kernel, for systems where forking a loaded one is not safe."""
 
     def __init__(self, boot: Boot) -> None:
         self._boot = boot
-        self.interpreter: tuple[str, ...] | None = None
         self._processes: dict[int, Started] = {}
-
-    @property
-    def alive(self) -> bool:
-        return True
-
-    def begin(self) -> None:
-        """Do nothing: there is nothing to prepare."""
-
-    async def start(self, timeout: float) -> None:
-        """Do nothing: there is nothing to prepare."""
-
-    async def room(self, timeout: float) -> None:
-        """Do nothing: each kernel has its own process, so there is no queue."""
-
-    def sees(self, directory: str) -> bool:
-        return True
 
     def launch(self, number: int, setup: Setup) -> Ends:
         self._forget_ended()

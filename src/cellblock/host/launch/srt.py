@@ -22,7 +22,7 @@ from cellblock.host.descriptors import pending, process_ended, read_some
 from cellblock.host.launch.control import Control
 from cellblock.host.launch.launcher import Boot
 from cellblock.host.launch.spawner import Spawner
-from cellblock.host.launch.start import Started
+from cellblock.host.launch.start import Started, Starter
 from cellblock.launch.leftovers import remove_place
 from cellblock.model import StreamName
 from cellblock.walls.sandbox import srt
@@ -44,10 +44,10 @@ print(json.dumps([sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(
 """
 
 
-class UnderSrt:
+class UnderSrt(Starter):
     """A starter of launcher processes under srt."""
 
-    command: str | None = "srt"
+    command = "srt"
 
     def __init__(self, policy: Policy, facts: Facts, workspace: str) -> None:
         self._policy = policy

@@ -28,10 +28,10 @@ class Started(Child, Protocol):
         """Kill the process."""
 
 
-class Starter(Protocol):
-    """Starts and ends the first process of a launcher."""
+class Starter:
+    """Starts and ends the first process of a launcher: an interpreter directly, unless a subclass starts it in another way."""
 
-    command: str | None
+    command: str | None = None
     """The command that is started instead of the interpreter, and starts it; None to start the interpreter directly."""
 
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
@@ -42,23 +42,6 @@ class Starter(Protocol):
             control: Its standard input.
             stderr: Its standard output and error.
         """
-
-    def terminate(self, process: Started) -> None:
-        """Ask the process to exit."""
-
-    async def end(self, process: Started) -> None:
-        """Wait for the exit, after its control socket was closed. Kill the process if it does not exit."""
-
-    def packages(self, process: Started) -> str | None:
-        """Return the directory for packages of the sessions in its sandbox, if any."""
-
-
-class Direct:
-    """Starts interpreters directly."""
-
-    command: str | None = None
-
-    def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         return subprocess.Popen(
             arguments,
             stdin=control.fileno(),
@@ -70,13 +53,16 @@ class Direct:
         )
 
     def terminate(self, process: Started) -> None:
+        """Ask the process to exit."""
         process.send_signal(signal.SIGTERM)
 
     async def end(self, process: Started) -> None:
+        """Wait for the exit, after its control socket was closed. Kill the process if it does not exit."""
         if not await process_ended(process, timeout=_PATIENCE):
             process.kill()
             await process_ended(process, timeout=_PATIENCE)
         process.poll()
 
     def packages(self, process: Started) -> str | None:
+        """Return the directory for packages of the sessions in its sandbox, if any."""
         return None

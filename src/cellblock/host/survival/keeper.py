@@ -43,7 +43,6 @@ class SessionParts:
         cells: Its cells.
         kernels: Its kernels.
         checkpoints: Its checkpoints.
-        note: Shows a line to the reader of its output.
         recover: Continues a killed host's kernel (`Kernels.recover`).
         listeners: The listeners of its sandboxes.
         keys: Its secrets, if it has any.
@@ -57,7 +56,6 @@ class SessionParts:
     cells: Cells
     kernels: KernelSlot
     checkpoints: Checkpoints
-    note: Callable[[str], None]
     recover: Callable[[KernelRemains, KernelSpec, OnInput | None], Awaitable[tuple[Kernel, Cell | None] | None]]
     listeners: SessionListeners
     keys: SessionKeys | None = None

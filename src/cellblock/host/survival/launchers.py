@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable, Sequence
 
 from cellblock.errors import LaunchError
 from cellblock.host.descriptors import Tail
-from cellblock.host.launch.launcher import Ends
-from cellblock.host.launch.start import Started
+from cellblock.host.launch.launcher import Ends, Launcher
+from cellblock.host.launch.start import Started, Starter
 from cellblock.host.launch_failures import died
 from cellblock.launch.custody.custodian_client import Custodian, Process
 from cellblock.wire.control import End, Kill, Setup
@@ -19,11 +18,8 @@ _GRACE = 5.0
 """Seconds that a launcher has to end."""
 
 
-class FormerZygote:
+class FormerZygote(Launcher):
     """A zygote that creates no more kernels. The state of its last request, with its control group, is unknown."""
-
-    interpreter: tuple[str, ...] | None = None
-    alive = False
 
     def __init__(self, control: socket.socket, stderr: int, process: Process, on_closed: Callable[[], object]) -> None:
         """Take over a zygote: its connection, the reading end of its standard error, and its process."""
@@ -34,17 +30,12 @@ class FormerZygote:
         self._on_closed = on_closed
         self._closed = False
 
+    @property
+    def alive(self) -> bool:
+        return False
+
     def begin(self) -> None:
         self._said.follow(self._stderr)
-
-    async def start(self, timeout: float) -> None:
-        """Do nothing: the zygote runs."""
-
-    async def room(self, timeout: float) -> None:
-        """Do nothing: no kernel is launched."""
-
-    def sees(self, directory: str) -> bool:
-        return True
 
     def launch(self, number: int, setup: Setup) -> Ends:
         raise LaunchError("this fork server creates no more kernels")
@@ -54,9 +45,6 @@ class FormerZygote:
             self._control.send(encode_control(Kill(number)))
         except OSError:
             return  # it has ended, and every init with it
-
-    def packages(self, number: int) -> str | None:
-        return None
 
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
         return died(cause, status, said or self._said.text())
@@ -75,10 +63,8 @@ class FormerZygote:
         self._on_closed()
 
 
-class ByCustodian:
+class ByCustodian(Starter):
     """Starts interpreters as children of the custodian, which outlives this process."""
-
-    command: str | None = None
 
     def __init__(self, custodian: Custodian) -> None:
         self._custodian = custodian
@@ -86,12 +72,6 @@ class ByCustodian:
     def start(self, arguments: Sequence[str], control: socket.socket, stderr: int) -> Started:
         return self._custodian.start(arguments, control.fileno(), stderr)
 
-    def terminate(self, process: Started) -> None:
-        process.send_signal(signal.SIGTERM)
-
     async def end(self, process: Started) -> None:
         assert isinstance(process, Process)
         await process.end(_GRACE)
-
-    def packages(self, process: Started) -> str | None:
-        return None

@@ -14,15 +14,15 @@ from typing import Any, TypeAlias
 from cellblock.errors import CustodianError
 from cellblock.host.descriptors import PIPE_READ, pending
 from cellblock.host.kernels.cell import Cell
-from cellblock.host.kernels.channel import RECEIVED, Channel, Extra, Line, Recording, Request
+from cellblock.host.kernels.channel import RECEIVED, Channel, ChannelHandlers, Extra, Line, Recording, Request
 from cellblock.host.launch.launcher import Ends
 from cellblock.host.output.collect import Collector
 from cellblock.host.output.spill import SpillDirectory
 from cellblock.host.survival.tape import CHANNEL, LONG, STDERR, STDOUT, Kind, Record, Tape
-from cellblock.model import Recovery, Status, StreamName
+from cellblock.model import Recovery, Status
 from cellblock.wire.frames import FrameParser
 from cellblock.wire.message_codec import decode
-from cellblock.wire.messages import Decided, Ended, InputReply, Installed, ToHost, ToWorker
+from cellblock.wire.messages import Decided, Ended, InputReply, Installed, ToWorker
 from cellblock.wire.protocol import State
 
 Saved: TypeAlias = tuple[Any, ...]
@@ -90,18 +90,9 @@ class TapedLine(Line):
 class TapedChannel(Channel):
     """A channel whose messages another process may have begun to handle."""
 
-    def __init__(
-        self,
-        ends: Ends,
-        take: Callable[[ToHost], None],
-        take_text: Callable[[StreamName, bytes], None],
-        on_broken: Callable[[str], None],
-        behind: Callable[[], bool],
-        tape: Tape,
-        on_long: Callable[[], None],
-    ) -> None:
+    def __init__(self, ends: Ends, handlers: ChannelHandlers, tape: Tape, on_long: Callable[[], None]) -> None:
         """Prepare the channel. `on_long` is called between two messages when the journal has become long."""
-        super().__init__(ends, take, take_text, on_broken, behind, TapedLine(ends, tape))
+        super().__init__(ends, handlers, TapedLine(ends, tape))
         self._tape = tape
         self._on_long = on_long
         self._replaying = False
@@ -203,21 +194,13 @@ class TapeRecording(Recording):
         self._longest = 0
         self.taped: TapedChannel
 
-    def channel(
-        self,
-        ends: Ends,
-        take: Callable[[ToHost], None],
-        take_text: Callable[[StreamName, bytes], None],
-        on_broken: Callable[[str], None],
-        behind: Callable[[], bool],
-        write_base: Callable[[], None],
-    ) -> TapedChannel:
+    def channel(self, ends: Ends, handlers: ChannelHandlers) -> TapedChannel:
         def shorten() -> None:
             # Not if a new base would be as long.
             if self.tape.length > 2 * self._longest and not self.replaying:
-                write_base()
+                handlers.write_base()
 
-        self.taped = TapedChannel(ends, take, take_text, on_broken, behind, self.tape, shorten)
+        self.taped = TapedChannel(ends, handlers, self.tape, shorten)
         return self.taped
 
     async def held(self, timeout: float) -> None:

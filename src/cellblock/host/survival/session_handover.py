@@ -82,7 +82,7 @@ class KeptSession(SessionKeeper):
             if not is_held:
                 self.relabel(self._label)
         elif why := await self._finish(adopted):
-            self._parts.note(
+            self._parts.cells.note(
                 f"[cellblock] The session was restoring an earlier state when its host was killed, and cannot finish: {why}. "
                 "Files may have the content of that state"
             )
