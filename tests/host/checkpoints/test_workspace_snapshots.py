@@ -56,6 +56,14 @@ async def test_files_come_back_with_the_memory(any_host: Host, tmp_path: Path) -
         assert (tmp_path / "new").exists()
 
 
+async def test_no_file_is_examined_after_the_end_of_the_session(zygote_host: Host, tmp_path: Path) -> None:
+    async with made(zygote_host, tmp_path) as session:
+        files = session._checkpoints.files
+        zygote_host.store().drop(await files.take())
+    with pytest.raises(SnapshotError, match="is closed"):
+        await files.take()
+
+
 async def test_names_that_a_session_cannot_change_are_not_changed_for_it(native_host: Host, tmp_path: Path) -> None:
     (tmp_path / ".vscode").mkdir()
     (tmp_path / ".vscode" / "settings.json").write_text("1")

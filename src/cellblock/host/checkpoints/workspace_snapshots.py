@@ -99,6 +99,7 @@ class CheckpointFiles:
         self._starts = files_time() if own_sandbox else 0
         self._made: Snapshots | None = None
         self._lock = threading.Lock()
+        self._closed = False
         self._known: Snapshot | None = None
 
     def begin_with(self, known: Snapshot) -> None:
@@ -396,8 +397,9 @@ class CheckpointFiles:
             run_aside(lambda: store.drop(snapshot), "cellblock-files")
 
     async def close(self) -> None:
-        """Drop the directory's cached state, but no snapshots. Idempotent."""
+        """Drop the directory's cached state, but no snapshots, and examine no more files. Idempotent."""
         with self._lock:
+            self._closed = True
             made, self._made = self._made, None
         if made is not None:
             await despite_cancellation(asyncio.ensure_future(in_thread(made.close)))
@@ -408,6 +410,8 @@ class CheckpointFiles:
 
     def _snapshots(self, store: Store) -> Snapshots:
         with self._lock:
+            if self._closed:  # nothing would close another one
+                raise SnapshotError(f"the session in {self._workspace} is closed")
             if self._made is None:  # not earlier: this reads the file system
                 names = set() if self._walls is None else self._walls.names(str(self._workspace))
                 state = os.path.realpath(config.state_directory())
