@@ -10,12 +10,12 @@ from cellblock.model.sessions import OWN_KERNEL, ExecutionEvent, ExecutionRecord
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.service.daemon.daemon_state import Server
-from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
+from cellblock.service.daemon.handlers import answers, seconds
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.past import PastExecution
 
 
-@answers_with_body(Submit)
+@answers(Submit, with_body=True)
 async def submitted(server: Server, request: Submit, body: bytes) -> Any:
     """Handle `Submit`. The client's connection handles `wait`, which is the hot path."""
     execution = submit(server, request, body)
@@ -84,7 +84,7 @@ async def cancel(server: Server, request: Cancel) -> bool:
     return await execution.cancel(None if named is None else named.current)
 
 
-@answers_with_body(Answer)
+@answers(Answer, with_body=True)
 async def answer(server: Server, request: Answer, body: bytes) -> bool:
     _, execution = server.sessions.executions.find(request.execution)
     if isinstance(execution, PastExecution):

@@ -211,7 +211,7 @@ class NamedSessions:
             try:
                 goes_on = await self._take_up(waiting)
             except (CellblockError, OSError) as error:
-                if named.left is None:
+                if named.remains is None:
                     self.note_lost(f"session {named.record.name!r} cannot be continued: {error}")
                     return
                 _log.warning("session %r cannot continue yet: %s", named.record.name, error)
@@ -267,7 +267,7 @@ class NamedSessions:
                 try:
                     await self._take_up(waiting)
                 except (CellblockError, OSError) as error:
-                    if named.left is None:
+                    if named.remains is None:
                         self._waiting.pop(named.record.kernel_id, None)
                         raise
                     waiting.note(error)
@@ -549,8 +549,8 @@ class NamedSessions:
         waiting = self._waiting.pop(named.record.kernel_id, None)
         if waiting is not None and waiting.running is not None and not waiting.running.ended:
             waiting.running.fail(StateError("its session was ended while it ran"), "yes")
-        if named.left is not None:
-            await self._host.discard(named.left)
+        if named.remains is not None:
+            await self._host.discard(named.remains)
         if (own := self.own_workspace(named)) is not None:
             _remove(own)
 

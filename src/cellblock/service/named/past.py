@@ -54,9 +54,6 @@ class PastExecution:
         lost = f"execution {self.record.id} ran, but its result is no longer stored; it does not run again"
         return ExecutionEvent(1, "failed", {"error": "OutcomeUnknownError", "message": lost, "ran": "yes"})
 
-    async def changed(self) -> None:
-        """Return at once: no events follow."""
-
     async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield events after a number, as `Execution.follow` does."""
         known = after

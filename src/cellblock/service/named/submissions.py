@@ -120,7 +120,7 @@ class Submissions:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
             _log.error("an execution failed", exc_info=error)
         named.touch()
-        if execution.has_begun:
+        if execution.begun:
             named.ran = max(named.ran, execution.record.id)
             if execution.result is not None:
                 named.reported()

@@ -8,7 +8,6 @@ import logging
 import secrets
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from cellblock.tools.mcp.servers import Servers
     from cellblock.tools.serving.http import App
 
-_MAX_OUTSIDE = 1000
 _MAX_ARGUMENTS = 200
 _MAX_RESULT = 2000
 _LOG = logging.getLogger("cellblock.sessions")
@@ -142,7 +140,6 @@ class SessionServices:
         """
         self._session: Session
         self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
-        self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
         self.secret = secret
         self.on_elicitation = options.on_elicitation
         self.calls = 0
@@ -292,10 +289,6 @@ class SessionServices:
         """Drop a withdrawn request before the reader gets it: otherwise code could fill the memory with requests."""
         if request.state == "withdrawn":
             self._session.cells.retract(request)
-
-    def outside(self, since: float) -> list[str]:
-        """Return calls allowed since a time, oldest first. The time is `time.monotonic`, because the clock can be set back."""
-        return self._session.succession.outside(since)
 
     async def _record(self, decision: Decision) -> None:
         try:
