@@ -189,7 +189,7 @@ async def test_what_cannot_be_kept_is_refused_and_what_waits_is_not_lost(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("cellblock.service.store.ahead.Ahead.add", full)
+        patched.setattr("cellblock.service.store.write_ahead_file.WriteAheadFile.add", full)
         writer._connection.execute("PRAGMA query_only = 1")
         with pytest.raises(StoreError, match=r"readonly database; nothing was done"):
             writer.keep(INSERT, (2, ""))

@@ -11,8 +11,8 @@ from cellblock.operations.data import Data, as_data
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.service.daemon.daemon_state import Server
 from cellblock.service.daemon.handlers import answers, seconds
+from cellblock.service.named.ended_executions import EndedExecution
 from cellblock.service.named.executions import Execution
-from cellblock.service.named.past import PastExecution
 
 
 @answers(Submit, with_body=True)
@@ -24,7 +24,7 @@ async def submitted(server: Server, request: Submit, body: bytes) -> Any:
     return as_data(execution.record)
 
 
-def submit(server: Server, request: Submit, body: bytes) -> Execution | PastExecution:
+def submit(server: Server, request: Submit, body: bytes) -> Execution | EndedExecution:
     """Submit code; return its execution, or the earlier execution with the same key.
 
     Raises:
@@ -87,13 +87,13 @@ async def cancel(server: Server, request: Cancel) -> bool:
 @answers(Answer, with_body=True)
 async def answer(server: Server, request: Answer, body: bytes) -> bool:
     _, execution = server.sessions.executions.find(request.execution)
-    if isinstance(execution, PastExecution):
+    if isinstance(execution, EndedExecution):
         return False  # the execution no longer waits for input
     return execution.stdin.answer(None if request.end else body.decode("utf-8", "replace"))
 
 
 async def _events(
-    execution: Execution | PastExecution, after: int, *, answers: bool
+    execution: Execution | EndedExecution, after: int, *, answers: bool
 ) -> AsyncGenerator[Data[ExecutionEvent], None]:
     """Yield events for a client, which counts as a reader of `input()` prompts if it answers them."""
     asked = execution if answers and isinstance(execution, Execution) else None

@@ -35,6 +35,7 @@ from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
 from cellblock.service.named.arrival import Arrival, Source, forget_source, noted_sources
 from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
+from cellblock.service.named.ended_executions import close_unfinished, outcome_left
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.existing import Given, check_existing
 from cellblock.service.named.json_options import Options, read_options, with_real_paths
@@ -42,7 +43,6 @@ from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import moving_error
 from cellblock.service.named.overview import Overview
-from cellblock.service.named.past import close_unfinished, outcome_left
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.service.named.session import NamedSession, saves_of
 from cellblock.service.named.submissions import Submissions

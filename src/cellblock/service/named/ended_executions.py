@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cellblock.host import Session
 
 
-class PastExecution:
+class EndedExecution:
     """An ended execution, with the interface of `Execution`.
 
     Attributes:
