@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,10 @@ async def test_a_call_is_the_same_on_both_ways(bare: bool) -> None:
 
 
 @pytest.mark.parametrize("bare", first_quick([True, False]), ids=["ours", "sdk"])
-@pytest.mark.parametrize("message", ["rate limit, retry in 5 s", "Connection closed"])
-async def test_no_code_of_a_server_stands_for_a_lost_connection(message: str, bare: bool) -> None:
+async def test_no_code_of_a_server_stands_for_a_lost_connection(bare: bool) -> None:
+    messages, codes = ("rate limit, retry in 5 s", "Connection closed"), (types.CONNECTION_CLOSED, -32001, -32099, 0)
     async with talking(bare=bare) as spoken:
-        for code in (types.CONNECTION_CLOSED, -32001, -32099, 0):
+        for message, code in product(messages, codes):
             with pytest.raises(McpServerError, match=rf"failed: {message} \[{code}\]"):
                 await call(spoken, "refuse", {"code": code, "message": message})
         assert await call(spoken, "echo", {"a": 1}) == '{"a": 1}'
