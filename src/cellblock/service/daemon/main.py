@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     Args:
         arguments: The state directory, and the number of a descriptor that is closed when the daemon accepts connections.
             With the descriptor, the daemon detaches from its parent; otherwise it stays in the foreground. A cluster node
-            adds its settings (`Remote.to_json`). A daemon that takes over also gets the descriptors of the lock and the
+            adds its settings (`Remote.from_json`). A daemon that takes over also gets the descriptors of the lock and the
             socket (`handover.start_successor`).
     """
     place = Place(Path(arguments[0]))

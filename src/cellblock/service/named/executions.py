@@ -6,7 +6,7 @@ import asyncio
 import functools
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -101,7 +101,7 @@ class Execution:
         self._timeout = timeout
         self._live, self._silent, self._parent = live, silent, parent
         self._asks = stdin
-        self.stdin = Stdin(self._tell_question)
+        self.stdin = Stdin(lambda question: self.log.add("input", question))
         self._journal: Journal | None = None
         self._log: EventLog | None = None
         self._approvals: PendingApprovals | None = None
@@ -170,9 +170,6 @@ class Execution:
 
     def _enter(self, journal: Journal) -> None:
         self._journal, self._log = journal, EventLog(journal, self.record.id)
-
-    def _tell_question(self, question: Mapping[str, Any]) -> None:
-        self.log.add("input", question)
 
     @property
     def log(self) -> EventLog:

@@ -311,7 +311,7 @@ class SessionServices:
             note=self._note,
             token=token,
             on_progress=self._on_progress,
-            on_log=self._on_log,
+            on_log=lambda level, text: self._session.cells.tell(f"[{level}] {text}"),
             on_outcome=self._on_outcome,
             person=self._person,
         )
@@ -377,9 +377,6 @@ class SessionServices:
     def _on_progress(self, done: float, total: float | None, message: str | None) -> None:
         share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
         self._session.cells.tell(f"[progress {share}] {message or ''}".rstrip())
-
-    def _on_log(self, level: str, text: str) -> None:
-        self._session.cells.tell(f"[{level}] {text}")
 
     def _on_outcome(self, decision: Decision, outcome: ToolOutcome) -> None:
         """Show the images of a tool's result, as if the code had displayed them."""
