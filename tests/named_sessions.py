@@ -8,9 +8,9 @@ from typing import Any
 
 from cellblock import Host
 from cellblock.model.sessions import SessionRecord
+from cellblock.service.named.ended_executions import EndedExecution
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.named_sessions import NamedSessions
-from cellblock.service.named.past import PastExecution
 from cellblock.service.named.session import NamedSession
 from cellblock.service.store.named import NamedStore
 from processes import eventually
@@ -18,7 +18,7 @@ from processes import eventually
 OPTIONS = {"sandbox": False}
 
 
-def submit(sessions: NamedSessions, named: NamedSession, code: str, **options: Any) -> Execution | PastExecution:
+def submit(sessions: NamedSessions, named: NamedSession, code: str, **options: Any) -> Execution | EndedExecution:
     """Have code run in a session."""
     return sessions.executions.submit(named, Execution(named.record.kernel_id, named.record.name, code, **options))
 

@@ -68,7 +68,7 @@ PARSERS: dict[str, str] = {
     "service/named/arrival.py": OWN,
     "service/named/durable.py": OWN,
     "service/named/labels.py": OWN,
-    "service/store/ahead.py": OWN,
+    "service/store/write_ahead_file.py": OWN,
     "service/store/session_registry.py": OWN,
     "tools/apigen/check.py": "it reads what `render` has written, within limits of its own",
     "tools/apigen/render.py": "it reads its own text, within limits of its own",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
@@ -156,39 +156,20 @@ async def srt_host(confined_workspace: Path, confined_policy: Policy) -> AsyncIt
         yield host
 
 
-@pytest.fixture(scope="session")
-async def native_host(confined_policy: Policy) -> AsyncIterator[Host]:
-    """A host whose kernels are in native sandboxes."""
-    async with Host(isolate="native", policy=confined_policy) as host:
-        yield host
+def _confined_host(isolate: str, launch: str = "zygote") -> Any:
+    """Return a fixture: a host whose kernels run in this way, with `confined_policy`."""
+
+    @pytest.fixture(scope="session")
+    async def confined_host(confined_policy: Policy) -> AsyncIterator[Host]:
+        async with Host(launch=launch, isolate=isolate, policy=confined_policy) as host:  # type: ignore[arg-type]  # of `WAYS`
+            yield host
+
+    return confined_host
 
 
-@pytest.fixture(scope="session")
-async def landlock_host(confined_policy: Policy) -> AsyncIterator[Host]:
-    """A host whose kernels are kept in by Landlock."""
-    async with Host(isolate="landlock", policy=confined_policy) as host:
-        yield host
-
-
-@pytest.fixture(scope="session")
-async def spawn_landlock_host(confined_policy: Policy) -> AsyncIterator[Host]:
-    """A host that starts an interpreter, which Landlock keeps in, for each kernel."""
-    async with Host(launch="spawn", isolate="landlock", policy=confined_policy) as host:
-        yield host
-
-
-@pytest.fixture(scope="session")
-async def spawn_srt_host(confined_policy: Policy) -> AsyncIterator[Host]:
-    """A host that starts srt for each kernel."""
-    async with Host(launch="spawn", isolate="srt", policy=confined_policy) as host:
-        yield host
-
-
-@pytest.fixture(scope="session")
-async def spawn_native_host(confined_policy: Policy) -> AsyncIterator[Host]:
-    """A host that starts an interpreter in a native sandbox for each kernel."""
-    async with Host(launch="spawn", isolate="native", policy=confined_policy) as host:
-        yield host
+native_host, landlock_host = _confined_host("native"), _confined_host("landlock")
+spawn_native_host, spawn_landlock_host = _confined_host("native", "spawn"), _confined_host("landlock", "spawn")
+spawn_srt_host = _confined_host("srt", "spawn")
 
 
 @pytest.fixture

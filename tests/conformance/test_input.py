@@ -8,6 +8,7 @@ import pytest
 
 from cellblock import CodeExecutionChunk, CodeExecutionResult, Session
 from cells import ok, value
+from suite import first_quick
 
 READERS = {
     "input": "input('? ')",
@@ -36,15 +37,20 @@ READERS = {
 }
 
 
-async def test_reading_from_nobody_ends_at_once(session: Session) -> None:
+QUICK = ["input", "input in a thread", "input of a child", "pdb", "readline", "a descriptor", "a terminal"]
+OTHERS = [name for name in READERS if name not in QUICK]
+
+
+@pytest.mark.parametrize("names", first_quick([QUICK, OTHERS]), ids=["some", "others"])
+async def test_reading_from_nobody_ends_at_once(session: Session, names: list[str]) -> None:
     """In one session: a reader that waits, or ends the kernel, is named."""
     await session.execute("kept = 1")
-    for name, code in READERS.items():
+    for name in names:
         await session.execute(
             "import sys\n%pdb off\n"
             "try:\n    1/0\nexcept Exception as e:\n    sys.last_value, sys.last_traceback = e, e.__traceback__"
         )
-        result = await session.execute(code, timeout=10)
+        result = await session.execute(READERS[name], timeout=10)
         assert result.status in ("error", "success"), (name, result.text)
         assert not result.state_lost, name
     assert await value(session, "kept") == 1

@@ -16,10 +16,9 @@ from mcp import Client
 
 import cellblock
 from cellblock import AsyncClient, CheckpointError
-from cellblock.fronts.functions.connection import local
 from cellblock.host import Host
 from cellblock.service.daemon import control
-from daemons import own_daemon
+from daemons import close_connections, own_daemon
 from gateways import own_gateway, token
 from histories import WITH_KILLS, WITHOUT_CHECKPOINTS, Session, play
 from mcp_clients import connect, run, text
@@ -139,8 +138,7 @@ async def ask(function: Callable[..., Any], *arguments: Any, **options: Any) -> 
         try:
             return function(*arguments, **options)
         finally:
-            for each in local.__dict__.pop("connections", {}).values():
-                each.close()
+            close_connections()
 
     return await asyncio.to_thread(call)
 

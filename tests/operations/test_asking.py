@@ -1,4 +1,4 @@
-"""Requests that are made from what callers pass, and what is refused."""
+"""Requests that clients make from what callers pass, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,38 +9,65 @@ from typing import Any
 import pytest
 
 from cellblock import InvalidInputError
-from cellblock.operations.asking import as_bytes, exec_of, fork_of, read_of, spawn_of, stop_of
+from cellblock.operations.base import Request
+from cellblock.operations.base_client import BaseClient
 from cellblock.operations.checkpoints import Fork
 from cellblock.operations.programs import Exec, ReadProcess, Spawn, StopProcess
 
 
-def test_what_callers_pass_becomes_data() -> None:
-    shell = ("/bin/sh", "-c", "ls")
-    assert exec_of("s", "ls", Path("a"), None, 1.5, True, "", 10, "group") == Exec(
-        "s", shell, "a", {}, 1500, True, "", 10, "group"
-    )
-    assert spawn_of("s", ["ls"], "", {"A": None}, True, (24, 80), False, "", "all", "it") == Spawn(
-        "s", ("ls",), "", {"A": None}, True, 24, 80, False, "", "all", "it"
-    )
-    assert spawn_of("s", "ls", "", None, False, None, False, "", "tail", "") == Spawn("s", shell)
-    assert read_of("s", "p1", 5, 0) == ReadProcess("s", "p1", 5, 0)
-    assert stop_of("s", "p1", 0.25, "tree") == StopProcess("s", "p1", 250, "tree")
-    assert fork_of("s", ["a", "b"], None, None, True) == Fork("s", ("a", "b"), "", (), True)
-    assert fork_of("s", ["a"], "copy", [7], False) == Fork("s", ("a",), "copy", (7,), False)
-    assert (as_bytes("ä", "input"), as_bytes(b"\xff", "input")) == ("ä".encode(), b"\xff")
+class Sent(Exception):  # noqa: N818  # not an error
+    """Raised instead of an answer."""
 
 
-def test_what_is_wrong_is_refused_with_its_name() -> None:
-    cases: list[tuple[Callable[[], Any], str]] = [
-        (lambda: exec_of("s", [], "", None, 1, False, "", 10, "tree"), "command must be"),
-        (lambda: exec_of("s", "ls", "", None, 0, False, "", 10, "tree"), "timeout must be"),
-        (lambda: spawn_of("s", "ls", "", None, False, (0, 80), False, "", "tail", ""), "the size of a terminal"),
-        (lambda: read_of("s", "p1", 0, -1), "wait must be"),
-        (lambda: stop_of("s", "p1", -1, "tree"), "grace must be"),
-        (lambda: fork_of("s", "names", None, None, False), "a list of names"),
-        (lambda: fork_of("s", ["a"], None, [2**63], False), "a seed must be"),
-        (lambda: as_bytes(3, "input"), "input must be bytes or text, not int"),  # type: ignore[arg-type]
-    ]
-    for make, why in cases:
-        with pytest.raises(InvalidInputError, match=why):
-            make()
+class Recorder(BaseClient):
+    def _call(self, request: Request[Any], body: bytes = b"") -> Any:
+        raise Sent(request, body)
+
+
+client: Any = Recorder()  # callers pass anything
+
+
+@pytest.mark.parametrize(
+    ("ask", "request_", "body"),
+    [
+        (
+            lambda: client.exec_process(
+                "s", "ls", cwd=Path("a"), timeout=1.5, merge=True, max_output=10, stop="group", input="ä"
+            ),
+            Exec("s", ("/bin/sh", "-c", "ls"), "a", {}, 1500, True, "", 10, "group"),
+            "ä".encode(),
+        ),
+        (
+            lambda: client.spawn_process("s", ["ls"], env={"A": None}, stdin=True, pty=(24, 80), keep="all", label="it"),
+            Spawn("s", ("ls",), "", {"A": None}, True, 24, 80, False, "", "all", "it"),
+            b"",
+        ),
+        (lambda: client.spawn_process("s", "ls"), Spawn("s", ("/bin/sh", "-c", "ls")), b""),
+        (lambda: client.read_process("s", "p1", 5, 0), ReadProcess("s", "p1", 5, 0), b""),
+        (lambda: client.stop_process("s", "p1", 0.25), StopProcess("s", "p1", 250, "tree"), b""),
+        (lambda: client.fork("s", ["a", "b"], same_random_state=True), Fork("s", ("a", "b"), "", (), True), b""),
+        (lambda: client.fork("s", ["a"], files="copy", seeds=[7]), Fork("s", ("a",), "copy", (7,), False), b""),
+    ],
+)
+def test_what_callers_pass_becomes_data(ask: Callable[[], Any], request_: Request[Any], body: bytes) -> None:
+    with pytest.raises(Sent) as sent:
+        ask()
+    assert sent.value.args == (request_, body)
+
+
+@pytest.mark.parametrize(
+    ("ask", "why"),
+    [
+        (lambda: client.exec_process("s", []), "command must be"),
+        (lambda: client.exec_process("s", "ls", timeout=0), "timeout must be"),
+        (lambda: client.exec_process("s", "ls", input=3), "input must be bytes or text, not int"),
+        (lambda: client.spawn_process("s", "ls", pty=(0, 80)), "the size of a terminal"),
+        (lambda: client.read_process("s", "p1", 0, -1), "wait must be"),
+        (lambda: client.stop_process("s", "p1", -1), "grace must be"),
+        (lambda: client.fork("s", "names"), "a list of names"),
+        (lambda: client.fork("s", ["a"], seeds=[2**63]), "a seed must be"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_name(ask: Callable[[], Any], why: str) -> None:
+    with pytest.raises(InvalidInputError, match=why):
+        ask()

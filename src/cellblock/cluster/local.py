@@ -22,7 +22,6 @@ from cellblock.common import config
 from cellblock.common.extras import require_extra
 from cellblock.errors import DaemonError, StateError
 
-_START = 120.0
 _END = 30.0
 _FILE = "ray-cluster.json"
 _OBJECTS = 80 * 1024 * 1024

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 class Threads(ThreadPoolExecutor):
@@ -34,3 +37,42 @@ def run_aside(work: Callable[[], object], name: str) -> None:
         threading.Thread(target=work, name=name).start()
     except RuntimeError:  # the system has no room for a thread, or Python is about to end
         work()
+
+
+async def in_own_thread(start: Callable[[Callable[[], None]], object], work: Callable[[], _T]) -> _T:
+    """Run a function in a thread of its own, not of the loop's pool, and return its result.
+
+    Args:
+        start: Starts the thread with a function.
+        work: The function.
+
+    Raises:
+        RuntimeError: The function raised an exception that would end the event loop or the caller, such as SystemExit.
+    """
+    import asyncio  # not for programs without a loop
+
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[_T | None, BaseException | None]] = loop.create_future()
+
+    def settle(value: _T | None, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result((value, error))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except BaseException as problem:  # also SystemExit: it would end this thread, and the caller would wait forever
+            error = problem
+        try:
+            loop.call_soon_threadsafe(settle, value, error)
+        except RuntimeError:
+            pass  # the loop is closed, and no one waits
+
+    start(run)
+    value, error = await done
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        raise error
+    if error is not None:
+        raise RuntimeError(f"{type(error).__name__}: {error}")
+    return value  # type: ignore[return-value]  # without an error, it is the function's result

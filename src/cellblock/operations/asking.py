@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from cellblock.errors import CellblockError, InvalidInputError
-from cellblock.model.checkpoints import branch_names, check_seeds
-from cellblock.model.programs import as_command, check_size
-from cellblock.operations.checkpoints import Fork
-from cellblock.operations.data import milliseconds, process_of, session_of
+from cellblock.operations.data import session_of
 from cellblock.operations.network import ChangeNetwork
-from cellblock.operations.programs import Exec, ReadProcess, Spawn, StopProcess
 from cellblock.operations.sessions import Interrupt
 
 if TYPE_CHECKING:
-    from cellblock.model.programs import ProcessInfo
     from cellblock.model.sessions import SessionRecord
 
 
@@ -36,61 +30,6 @@ def change_of(
             raise InvalidInputError(f"the lines of a network are a list of patterns; write [{lines!r}]")
     lists = tuple(allow), tuple(deny), tuple(http), tuple(remove)
     return ChangeNetwork(session_of(kernel), *lists, -1 if expect is None else expect, by)
-
-
-def exec_of(
-    kernel: SessionRecord | str,
-    command: Sequence[str] | str,
-    cwd: str | os.PathLike[str],
-    env: Mapping[str, str | None] | None,
-    timeout: float | None,
-    merge: bool,
-    log: str,
-    max_output: int,
-    stop: str,
-) -> Exec:
-    """Return the request of `exec_process`; its input is the body (`as_bytes`)."""
-    limit = milliseconds(timeout)
-    return Exec(session_of(kernel), as_command(command), os.fspath(cwd), env or {}, limit, merge, log, max_output, stop)
-
-
-def spawn_of(
-    kernel: SessionRecord | str,
-    command: Sequence[str] | str,
-    cwd: str | os.PathLike[str],
-    env: Mapping[str, str | None] | None,
-    stdin: bool,
-    pty: tuple[int, int] | None,
-    merge: bool,
-    log: str,
-    keep: str,
-    label: str,
-) -> Spawn:
-    """Return the request of `spawn_process`."""
-    size = (0, 0) if pty is None else check_size(pty)
-    return Spawn(session_of(kernel), as_command(command), os.fspath(cwd), env or {}, stdin, *size, merge, log, keep, label)
-
-
-def read_of(kernel: SessionRecord | str, process: ProcessInfo | str, since: int, wait: float) -> ReadProcess:
-    """Return the request of `read_process`."""
-    return ReadProcess(session_of(kernel), process_of(process), since, milliseconds(wait, "wait", may_be_zero=True))
-
-
-def stop_of(kernel: SessionRecord | str, process: ProcessInfo | str, grace: float, scope: str) -> StopProcess:
-    """Return the request of `stop_process`."""
-    return StopProcess(session_of(kernel), process_of(process), milliseconds(grace, "grace", may_be_zero=True), scope)
-
-
-def fork_of(
-    kernel: SessionRecord | str,
-    names: Sequence[str],
-    files: str | None,
-    seeds: Sequence[int] | None,
-    same_random_state: bool,
-) -> Fork:
-    """Return the request of `fork`."""
-    check_seeds(seeds or ())
-    return Fork(session_of(kernel), branch_names(names), files or "", tuple(seeds or ()), same_random_state)
 
 
 def as_bytes(data: bytes | str, name: str) -> bytes:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from cellblock.errors import NotFoundError
-from cellblock.model.programs import MAX_OUTPUT
+from cellblock.model.checkpoints import branch_names, check_seeds
+from cellblock.model.programs import MAX_OUTPUT, as_command, check_size
 from cellblock.operations.approvals import Allowed, Decide, Pending, Precedents, Revoke
-from cellblock.operations.asking import as_bytes, as_code, change_of, exec_of, fork_of, read_of, spawn_of, stop_of
+from cellblock.operations.asking import as_bytes, as_code, change_of
 from cellblock.operations.checkpoints import (
     Adopt,
     Checkpoints,
     Diff,
     DropCheckpoint,
+    Fork,
     MakeCheckpoint,
     Redo,
     Restore,
@@ -23,18 +26,27 @@ from cellblock.operations.checkpoints import (
     VersionsOfFile,
 )
 from cellblock.operations.clones import CloneApply, CloneDiff, CloneFetch
-from cellblock.operations.data import checkpoint_of, execution_of, process_of, read_answer, session_of
+from cellblock.operations.data import checkpoint_of, execution_of, milliseconds, process_of, read_answer, session_of
 from cellblock.operations.executions import Answer, Cancel, Executions, Lookup, Source
 from cellblock.operations.files import ListFiles, MakeFolder, RemoveFile, RenameFile, StatFile
 from cellblock.operations.network import ShowNetwork
 from cellblock.operations.overview import Cells, Decisions, SearchSessions
-from cellblock.operations.programs import Ports, Processes, ResizeProcess, SignalProcess, WriteProcess
+from cellblock.operations.programs import (
+    Exec,
+    Ports,
+    Processes,
+    ReadProcess,
+    ResizeProcess,
+    SignalProcess,
+    Spawn,
+    StopProcess,
+    WriteProcess,
+)
 from cellblock.operations.saving import Variables
 from cellblock.operations.secrets import ListSecrets, RefreshSecret, RemoveSecret, Requests
 from cellblock.operations.sessions import Complete, Destroy, History, Inspect, Interrupt, List, Restart, Status, Wipe
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
 
     from cellblock.model import Completions, HistoryEntry
@@ -208,8 +220,8 @@ class AsyncBaseClient(ABC):
         Raises:
             OutcomeUnknownError: The connection was lost, and whether the program ran is unknown.
         """
-        request = exec_of(kernel, command, cwd, env, timeout, merge, log, max_output, stop)
-        return await self._ask(request, as_bytes(input, "input"))
+        run = session_of(kernel), as_command(command), os.fspath(cwd), env or {}, milliseconds(timeout)
+        return await self._ask(Exec(*run, merge, log, max_output, stop), as_bytes(input, "input"))
 
     async def spawn_process(
         self,
@@ -229,7 +241,9 @@ class AsyncBaseClient(ABC):
 
         By default, unread output is dropped when buffers are full, so that the program does not wait for a reader.
         """
-        return await self._ask(spawn_of(kernel, command, cwd, env, stdin, pty, merge, log, keep, label))
+        run = session_of(kernel), as_command(command), os.fspath(cwd), env or {}, stdin
+        size = (0, 0) if pty is None else check_size(pty)
+        return await self._ask(Spawn(*run, *size, merge, log, keep, label))
 
     async def processes(self, kernel: SessionRecord | str) -> list[ProcessInfo]:
         """Return the programs of a session, oldest first: running ones, and the last ones that ended."""
@@ -249,7 +263,8 @@ class AsyncBaseClient(ABC):
         Raises:
             NotFoundError: The session or the program does not exist.
         """
-        return await self._ask(read_of(kernel, process, since, wait))
+        limit = milliseconds(wait, "wait", may_be_zero=True)
+        return await self._ask(ReadProcess(session_of(kernel), process_of(process), since, limit))
 
     async def write_process(
         self, kernel: SessionRecord | str, process: ProcessInfo | str, data: bytes | str, *, end: bool = False
@@ -281,7 +296,8 @@ class AsyncBaseClient(ABC):
         self, kernel: SessionRecord | str, process: ProcessInfo | str, grace: float = 0.5, *, scope: Scope = "tree"
     ) -> ExecResult:
         """Stop a program and all processes that it started, as `Process.stop` does."""
-        return await self._ask(stop_of(kernel, process, grace, scope))
+        limit = milliseconds(grace, "grace", may_be_zero=True)
+        return await self._ask(StopProcess(session_of(kernel), process_of(process), limit, scope))
 
     async def ports(self, kernel: SessionRecord | str) -> list[int]:
         """Return the ports at which servers of a session listen."""
@@ -531,7 +547,9 @@ class AsyncBaseClient(ABC):
         Raises:
             ConflictError: A name already exists.
         """
-        return await self._ask(fork_of(kernel, names, files, seeds, same_random_state))
+        check_seeds(seeds or ())
+        branches = session_of(kernel), branch_names(names), files or "", tuple(seeds or ())
+        return await self._ask(Fork(*branches, same_random_state))
 
     async def adopt(self, kernel: SessionRecord | str, branch: SessionRecord | str) -> Changes:
         """Continue from another session's state (usually a branch) and close that session, as `Session.adopt` does.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import cellblock
-from cellblock.service.daemon import control
-from daemons import own_daemon
+from daemons import kill, own_daemon, switch_off
 
 pytestmark = pytest.mark.slow
 
@@ -56,9 +54,7 @@ def test_branches_keep_their_files_when_the_daemon_is_killed(workspace: Path) ->
     cellblock.checkpoint("s", "before")
     cellblock.fork("s", ["left"])
     cellblock.execute("left", "open('a', 'w').write('1'); None")
-    about = control.status()
-    assert about is not None
-    os.kill(about["pid"], signal.SIGKILL)
+    kill()
     assert cellblock.execute("s", "open('a').read()").return_value == "'0'"  # the next daemon has looked what is left
     assert cellblock.execute("left", "open('a').read()").return_value == "'1'"
     cellblock.execute("s", "x = 5")
@@ -73,10 +69,7 @@ def test_branches_keep_their_files_when_the_daemon_is_killed(workspace: Path) ->
 def test_a_branch_that_has_lost_its_kernel_with_the_daemon_says_that_its_files_are_gone(workspace: Path) -> None:
     cellblock.fork("s", ["left"])
     cellblock.execute("left", "open('a', 'w').write('1'); None")
-    about = control.status()
-    assert about is not None
-    for which in ("pid", "custodian"):  # with which all kernels end
-        os.kill(about[which], signal.SIGKILL)
+    switch_off()
     result = cellblock.execute("left", "open('a').read()")
     assert result.return_value == "'0'"
     assert f"a branch's copy, which was removed. It works in {workspace}" in result.stderr

@@ -25,7 +25,7 @@ from cellblock import BusyError, CellblockError, DaemonError
 from cellblock.operations.executions import Submit
 from cellblock.service.daemon import control, daemon_connection
 from cellblock.service.daemon.place import Place
-from daemons import own_daemon
+from daemons import about, crash, own_daemon
 from processes import alive, eventually
 
 pytestmark = pytest.mark.slow
@@ -36,18 +36,6 @@ OPTIONS: dict[str, Any] = {"idle_timeout": 0, "approve": "auto"}
 def home(tmp_path: Path) -> Iterator[Path]:
     with own_daemon(tmp_path) as home:
         yield home
-
-
-def about() -> dict[str, Any]:
-    found = control.status()
-    assert found is not None
-    return found
-
-
-async def crash() -> None:
-    """Kill the daemon; the next command starts another one."""
-    os.kill(pid := about()["pid"], signal.SIGKILL)
-    await eventually(lambda: not alive(pid))
 
 
 def move(path: Path) -> Callable[[], object]:

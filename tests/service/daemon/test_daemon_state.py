@@ -18,9 +18,9 @@ from cellblock.operations.checkpoints import Fork
 from cellblock.operations.executions import Answer, Follow, Submit
 from cellblock.operations.sessions import Create, Destroy, End, Hello, List
 from cellblock.service.daemon.async_connection import AsyncConnection
-from cellblock.service.daemon.client_connection import Client
 from cellblock.service.daemon.daemon_connection import Connection
 from cellblock.service.daemon.daemon_state import Server
+from cellblock.service.daemon.in_process import connect
 from cellblock.service.daemon.link import DaemonLink
 from cellblock.service.named import executions, stdin
 from cellblock.service.named.named_sessions import NamedSessions
@@ -28,12 +28,6 @@ from cellblock.wire.frames import encode_frame
 from processes import eventually
 
 OPTIONS = {"sandbox": False}
-
-
-async def connect(server: Server) -> socket.socket:
-    ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
-    return ours
 
 
 @pytest.fixture

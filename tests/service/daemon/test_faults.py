@@ -22,9 +22,10 @@ import pytest
 
 import cellblock
 from cellblock.errors import DaemonError, NotFoundError
-from cellblock.fronts.functions.connection import connection, local
+from cellblock.fronts.functions.connection import connection
 from cellblock.operations.executions import Follow, Lookup, Submit
 from cellblock.service.daemon import control
+from daemons import about, close_connections
 from processes import alive, below, command_line, eventually
 
 pytestmark = pytest.mark.slow
@@ -67,8 +68,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield state
     control.start()
     control.stop()
-    for each in local.__dict__.pop("connections", {}).values():
-        each.close()
+    close_connections()
 
 
 def patiently(request: Any, body: bytes = b"") -> Any:
@@ -219,10 +219,9 @@ async def test_kills_at_any_moment(home: Path) -> None:
             await eventually(fresh)
             count = 0
     assert [record.kernel_id for record in cellblock.list_kernels()] == [kernel.kernel_id]
-    about = control.status()
-    assert about is not None
+    found = about()
     control.stop()
-    await eventually(lambda: not alive(about["pid"]) and not alive(about["custodian"]))
+    await eventually(lambda: not alive(found["pid"]) and not alive(found["custodian"]))
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and str(home) in command_line(int(pid))]
     with pytest.raises(NotFoundError):
         patiently(Lookup("0" * 32))

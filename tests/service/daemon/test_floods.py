@@ -31,6 +31,7 @@ from cellblock.service.daemon.async_connection import AsyncConnection
 from cellblock.service.daemon.client_connection import Client
 from cellblock.service.daemon.codec import MAX_REPLY
 from cellblock.service.daemon.daemon_state import Server
+from cellblock.service.daemon.in_process import connect
 from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.store import journal
 from cellblock.service.store.journal import new_id
@@ -140,8 +141,7 @@ def request(kind: str, number: int, body: bytes = b"", **fields: Any) -> bytes:
 async def raw_client(zygote_host: Host, workspace: Path) -> AsyncIterator[tuple[Server, socket.socket]]:
     """A socket to a daemon that has one session, ``one``, for those who write the bytes themselves."""
     server = Server(NamedSessions(zygote_host))
-    ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: Client(server), theirs)
+    ours = await connect(server)
     ours.setblocking(False)
     await server.sessions.create("one", {"sandbox": False, "working_dir": str(workspace), "recovery": "none"}, {}, fresh=True)
     try:

@@ -30,11 +30,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "RECORD"
     file.write_text("1")
 
-    class Installation(handover.Installation):
-        def __init__(self) -> None:
-            self._files = [str(file)]
-
-    monkeypatch.setattr(handover, "Installation", Installation)
+    monkeypatch.setattr(handover, "_installed_files", lambda: [str(file)])
     return file
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import cellblock
-from cellblock.service.daemon import control
-from daemons import own_daemon
+from daemons import about, own_daemon
 from full_disk import Disk
 from processes import alive, eventually
 
@@ -31,10 +30,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 async def power_failure(disk: Disk) -> None:
     """Cut the power, and switch the machine on again."""
-    about = control.status()
-    assert about is not None
+    found = about()
     disk.cut()
-    ended = [about["pid"], about["custodian"]]
+    ended = [found["pid"], found["custodian"]]
     for pid in ended:
         os.kill(pid, signal.SIGKILL)
     await eventually(lambda: not any(map(alive, ended)), 30)

@@ -12,8 +12,7 @@ import pytest
 
 import cellblock
 from cellblock import CellblockError
-from cellblock.service.daemon import control
-from daemons import own_daemon
+from daemons import about, own_daemon
 from processes import below
 
 pytestmark = pytest.mark.skipif(os.geteuid() == 0, reason="the system does not count the processes of root")
@@ -36,9 +35,8 @@ def own() -> Iterator[Path]:
 def limit(more: int) -> None:
     """Let the daemon, and all that it has started, have so many more, together with all other processes of this user."""
     most = more + sum(len([*(process / "task").iterdir()]) for process in own())
-    about = control.status()
-    assert about is not None
-    for pid in {about["pid"], about["custodian"], *below(about["pid"]), *below(about["custodian"])}:
+    found = about()
+    for pid in {found["pid"], found["custodian"], *below(found["pid"]), *below(found["custodian"])}:
         with suppress(ProcessLookupError):
             hard = resource.prlimit(pid, resource.RLIMIT_NPROC)[1]
             resource.prlimit(pid, resource.RLIMIT_NPROC, (most, hard))

@@ -32,7 +32,6 @@ from cellblock.operations.programs import (
     WritePort,
     WriteProcess,
 )
-from cellblock.service.daemon import control
 from cellblock.service.daemon import program_handlers as daemon_programs
 from cellblock.service.daemon.codec import MAX_REPLY, encode_reply, encode_request
 from cellblock.service.daemon.daemon_connection import SessionConnection
@@ -40,7 +39,7 @@ from cellblock.service.daemon.place import Place
 from cellblock.service.daemon.program_handlers import MAX_CONNECTIONS
 from cellblock.service.daemon.starting import open_connection
 from cellblock.wire.packed import pack
-from daemons import asking
+from daemons import about, asking, close_connections, kill
 from processes import alive, eventually
 
 NAP = ("sleep", f"{2000 + os.getpid()}")
@@ -180,9 +179,8 @@ async def test_what_a_bound_program_has_left_goes_on(workspace: Path) -> None:
     with closing(open_connection(Place())) as bound:
         bound.call(Spawn("s", ("sh", "-c", f"{' '.join(NAP)} & exit"), bound=True))
         await eventually(lambda: [len(one.left) for one in cellblock.processes("s")] == [1])
-        before = control.status()
-    assert before is not None
-    await eventually(lambda: (control.status() or {})["clients"] < before["clients"])
+        before = about()
+    await eventually(lambda: about()["clients"] < before["clients"])
     assert [len(one.left) for one in cellblock.processes("s")] == [1]
 
 
@@ -193,9 +191,8 @@ async def test_a_bound_program_of_an_earlier_session_is_no_other_one(workspace: 
         cellblock.destroy("s")
         cellblock.get_or_create("s", working_dir=str(workspace))
         assert spawned(*NAP) == "p1"
-        before = control.status()
-    assert before is not None
-    await eventually(lambda: (control.status() or {})["clients"] < before["clients"])
+        before = about()
+    await eventually(lambda: about()["clients"] < before["clients"])
     assert running() == [NAP]
 
 
@@ -211,17 +208,14 @@ async def test_programs_end_with_a_daemon_that_is_killed_and_never_run_twice(wor
             cellblock.exec_process("s", ["sh", "-c", script])
         except Exception as error:
             errors.append(error)
-        for each in connection.__globals__["local"].connections.values():  # those of this thread
-            each.close()
+        close_connections()
 
     thread = threading.Thread(target=exec_in_vain)
     thread.start()
     await eventually(lambda: runs.exists() and len(runs.read_text().split()) == 2)
-    about = control.status()
-    assert about is not None
     found = host_pids()
     assert len(found) == 2
-    os.kill(about["pid"], signal.SIGKILL)
+    kill()
     await asyncio.to_thread(thread.join)
     assert [type(error) for error in errors] == [OutcomeUnknownError]
     await eventually(lambda: not any(map(alive, found)))
@@ -232,11 +226,10 @@ async def test_programs_end_with_a_daemon_that_is_killed_and_never_run_twice(wor
 
 @pytest.mark.slow
 def test_a_spawn_whose_daemon_is_killed_is_not_made_twice(workspace: Path) -> None:
-    about = control.status()
-    assert about is not None
+    pid = about()["pid"]
     lost: SessionConnection = connection()
-    os.kill(about["pid"], signal.SIGSTOP)  # it has not answered when it ends
-    threading.Timer(0.2, os.kill, (about["pid"], signal.SIGKILL)).start()
+    os.kill(pid, signal.SIGSTOP)  # it has not answered when it ends
+    threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
     with pytest.raises(OutcomeUnknownError):
         cellblock.spawn_process("s", [*NAP])
     assert not lost.usable

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,9 +16,8 @@ from cellblock.fronts.functions.connection import call
 from cellblock.operations.approvals import Decide, Pending
 from cellblock.operations.overview import Decisions
 from cellblock.operations.secrets import ListSecrets, Requests
-from cellblock.service.daemon import control
 from cellblock.service.daemon.secret_handlers import secrets
-from daemons import own_daemon
+from daemons import kill, own_daemon
 from walls.keys.tls_servers import TlsServer
 
 
@@ -85,10 +82,12 @@ def test_a_session_of_a_killed_daemon_gets_its_first_request_line(tmp_path: Path
             cellblock.execute("open", setup)
             assert "200" in str(cellblock.execute("open", "print(x, get('/tunnel'))").text)
             kill()
+            cellblock.list_kernels()  # by another daemon, which continues the sessions
             assert cellblock.change_network("open", http=[f"GET {at}/a/*"]).http == (f"GET {at}/a/*",)
             assert "1 200" in str(cellblock.execute("open", "print(x, get('/a/b'))").text)
             assert "403" in str(cellblock.execute("open", "get('/b')").error)
             kill()
+            cellblock.list_kernels()  # by another daemon, which continues the sessions
             assert cellblock.network("open").http == (f"GET {at}/a/*",)
             assert "1 200" in str(cellblock.execute("open", "print(x, get('/a/c'))").text)
             assert "403" in str(cellblock.execute("open", "get('/b')").error)
@@ -118,6 +117,7 @@ def test_a_secret_outlives_a_killed_daemon_and_its_placeholder_is_worthless_else
             cellblock.save("first", "first.cell")
             monkeypatch.setenv("KEY", "another-0123456789")  # of the next daemon
             kill()
+            cellblock.list_kernels()  # by another daemon, which continues the sessions
             assert "200 True" in str(cellblock.execute("first", "print(get(key), key == os.environ['KEY'])").text)
             cellblock.get_or_create("second", isolate="native", secrets=secrets)
             cellblock.load("second", "first.cell")
@@ -129,11 +129,3 @@ def test_a_secret_outlives_a_killed_daemon_and_its_placeholder_is_worthless_else
             assert "200" in str(cellblock.execute("second", "print(get(os.environ['KEY']))").text)
     sent = [head.decode().partition("Bearer ")[2].split()[0] for head in server.seen]
     assert sent == [value, value, "another-0123456789"]
-
-
-def kill() -> None:
-    """Kill the daemon, and start another one, which continues its sessions."""
-    about = control.status()
-    assert about is not None
-    os.kill(about["pid"], signal.SIGKILL)
-    cellblock.list_kernels()

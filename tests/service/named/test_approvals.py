@@ -9,9 +9,9 @@ import pytest
 
 from cellblock import Approvals, Host
 from cellblock.service.named import named_checkpoints
+from cellblock.service.named.ended_executions import EndedExecution
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.named_sessions import NamedSessions
-from cellblock.service.named.past import PastExecution
 from cellblock.service.named.session import NamedSession
 from named_sessions import OPTIONS, after_a_kill, submit
 from processes import eventually
@@ -83,7 +83,7 @@ async def test_what_was_allowed_says_so_if_it_is_not_kept_whole(sessions: NamedS
 async def test_branches_share_no_decision_and_no_permission(sessions: NamedSessions) -> None:
     """Nor does what a branch waits for end with the session that it comes from."""
 
-    async def asked(named: NamedSession, always: str = "") -> Execution | PastExecution:
+    async def asked(named: NamedSession, always: str = "") -> Execution | EndedExecution:
         """Run what asks; if it is to be allowed for good, do that, and wait for its end."""
         execution = submit(sessions, named, ASKS, live=True)
         session = named.record.kernel_id

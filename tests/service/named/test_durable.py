@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,14 +17,13 @@ import cellblock
 from cellblock import Host, InvalidInputError, StoreError
 from cellblock.host.saved_file import SavedFile
 from cellblock.model import CodeExecutionResult
-from cellblock.service.daemon import control
 from cellblock.service.named.durable import Durable, sort_out
 from cellblock.service.named.json_options import read_options
 from cellblock.service.named.named_checkpoints import adopt, fork
 from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.session import NamedSession
 from cellblock.service.store.named import NamedStore
-from daemons import own_daemon
+from daemons import kill, own_daemon, switch_off
 from git_repositories import Repository
 from named_sessions import OPTIONS, after_a_kill, saved, submit
 from processes import eventually
@@ -549,13 +547,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
         assert left == []
 
 
-def switch_off() -> None:
-    about = control.status()
-    assert about is not None
-    for which in ("pid", "custodian"):  # with which all kernels end
-        os.kill(about[which], signal.SIGKILL)
-
-
 def wait_for_save(home: Path, other_than: set[str] = frozenset()) -> set[str]:  # type: ignore[assignment]
     deadline = time.monotonic() + 20
     while not (found := {path.name for path in (home / "saves").glob("*/*.cellblock")} - other_than):
@@ -594,9 +585,7 @@ def test_the_daemon_that_takes_over_goes_on_saving(home: Path) -> None:
     cellblock.get_or_create("s", durable=0.1)
     cellblock.execute("s", "x = 1")
     first = wait_for_save(home)
-    about = control.status()
-    assert about is not None
-    os.kill(about["pid"], signal.SIGKILL)
+    kill()
     cellblock.execute("s", "x = 2")
     wait_for_save(home, first)
     switch_off()

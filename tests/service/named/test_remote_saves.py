@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,14 +16,13 @@ import cellblock
 from cellblock import BusyError, ConflictError, Host, InvalidInputError, StoreError, UnsupportedError
 from cellblock.common.url_folder import folder_at
 from cellblock.model import CodeExecutionResult
-from cellblock.service.daemon import control
 from cellblock.service.named import lease, remote_saves
 from cellblock.service.named.json_options import read_options
 from cellblock.service.named.named_sessions import NamedSessions
 from cellblock.service.named.remote_saves import folder_name
 from cellblock.service.named.session import NamedSession
 from cellblock.service.store.named import NamedStore
-from daemons import own_daemon
+from daemons import own_daemon, switch_off
 from named_sessions import OPTIONS, saved, submit
 from processes import eventually
 from suite import first_quick
@@ -337,10 +335,7 @@ def test_a_session_outlives_its_machine_and_all_that_it_had(homes: tuple[Path, P
         while '"save": "save-' not in "".join(path.read_text() for path in Path(url[7:]).glob("s/lease-*")):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        about = control.status()
-        assert about is not None
-        for which in ("pid", "custodian"):
-            os.kill(about[which], signal.SIGKILL)
+        switch_off()
         shutil.rmtree(home)
         home.mkdir()
     with own_daemon(two):

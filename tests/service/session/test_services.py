@@ -55,9 +55,9 @@ async def test_what_is_decided_about_a_command_is_all_that_makes_it_what_it_is(m
     assert (recorded(1)[0].arguments, recorded(1)[0].session) == (stored, "of this test")
     assert await services.may_run(CommandRequest("shell", "ls")) == "denied by the rule: default"
     # What no undo undoes.
-    (outside,) = services.outside(0)
+    (outside,) = services._session.succession.outside(0)
     assert outside.startswith('shell {"command":"ls","cwd":"/work"')
-    assert services.outside(time.monotonic()) == []
+    assert services._session.succession.outside(time.monotonic()) == []
 
 
 async def test_rules_know_hosts(make: Any) -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from cellblock.errors import ConflictError, OutcomeUnknownError
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
-from cellblock.service.named.past import PastExecution, close_unfinished
+from cellblock.service.named.ended_executions import EndedExecution, close_unfinished
 from cellblock.service.store.journal import Journal, _Numbers, new_id
 from cellblock.service.store.named import NamedStore
 from cellblock.wire.packed import pack
@@ -165,7 +165,7 @@ async def test_what_was_submitted_first_is_first_although_the_clock_is_set_back(
     store.close()
 
 
-async def test_what_is_large_lies_beside(tmp_path: Path) -> None:
+async def test_what_is_large_lies_in_files(tmp_path: Path) -> None:
     store = NamedStore(tmp_path)
     execution = record()
     store.journal.add(execution, b"", "x")
@@ -268,7 +268,7 @@ async def test_a_key_is_known_for_longer_than_the_result(tmp_path: Path, monkeyp
         with pytest.raises(ConflictError, match="other code"):
             store.journal.find_key("s", "key", b"other")
         assert store.journal.find_key("t", "key") is None
-        past = PastExecution(known, store.journal)
+        past = EndedExecution(known, store.journal)
         with pytest.raises(OutcomeUnknownError, match="its result is no longer stored"):
             await past.wait()
         assert [event.kind async for event in past.follow()] == ["failed"]

@@ -24,8 +24,8 @@ from suite import first_quick
 SERVERS = Path(__file__).parents[2] / "servers"
 
 
-@pytest.fixture
-async def servers(hostile_port: int, nothing_left_behind: None) -> AsyncIterator[Servers]:
+@pytest.fixture(scope="module")
+async def servers(hostile_port: int) -> AsyncIterator[Servers]:
     def lookup(name: str) -> Any:
         if name == "stdio":
             given = {"command": sys.executable, "args": [str(SERVERS / "hostile_server.py"), "good"]}
@@ -34,6 +34,7 @@ async def servers(hostile_port: int, nothing_left_behind: None) -> AsyncIterator
         return parse_params(name, given)
 
     async with Servers(lookup, environment={}) as servers:
+        await asyncio.gather(servers.call("stdio", "echo", {}), *(servers.call(name, "good", {}) for name in ("mcp", "sse")))
         yield servers
 
 

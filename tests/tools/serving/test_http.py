@@ -181,16 +181,6 @@ async def test_a_request_ahead_of_the_answer_before_it_ends_the_connection(secon
         assert len(app.begun) == 1
 
 
-async def test_a_request_is_cancelled_when_nobody_waits_for_its_answer() -> None:
-    app = Echo()
-    app.go.clear()
-    async with served(app) as (_, writer):
-        writer.write(post(b"one"))
-        await eventually(lambda: app.begun)
-        writer.close()
-        await eventually(lambda: app.cancelled)
-
-
 async def test_a_client_that_does_not_read_its_answers_is_not_read_any_further() -> None:
     app, listener = Echo(), socket.create_server(("127.0.0.1", 0))
     listening = HttpServer(app, [listener])

@@ -286,8 +286,8 @@ class Pool(AsyncOnly):
             boot = round(time.perf_counter() - began, 6)
             trajectory.add("begin", key=begin.key, labels=dict(begin.labels), seed=begin.seed, **said, boot=boot)
             executor.session.watch(trajectory)
-            if (services := executor.services) is not None:
-                trajectory.calls_since = services.outside
+            if executor.services is not None:
+                trajectory.calls_since = executor.session.succession.outside
             rollout = Rollout(begin.key, begin.seed, begin.labels, executor, life, trajectory)
             await rollout.remember_files()
             yield rollout

@@ -25,8 +25,8 @@ from cellblock.service.daemon.execution_handlers import submit
 from cellblock.service.daemon.handover import ASK_AGAIN
 from cellblock.service.daemon.lease import Lease
 from cellblock.service.daemon.place import peer
+from cellblock.service.named.ended_executions import EndedExecution
 from cellblock.service.named.executions import Execution
-from cellblock.service.named.past import PastExecution
 from cellblock.wire.frames import Frame, FrameParser
 
 _log = logging.getLogger("cellblock.daemon")
@@ -180,7 +180,7 @@ class Client(asyncio.Protocol):
         except Exception as error:
             self._send(self._failure(number, request, error))
             return
-        if isinstance(submitted, PastExecution):
+        if isinstance(submitted, EndedExecution):
             self._begin(self._answer(number, request, functools.partial(_result, submitted)))
         else:
             self._waits += 1
@@ -284,5 +284,5 @@ class Client(asyncio.Protocol):
             self._server.end_program(session, process)
 
 
-async def _result(execution: PastExecution) -> dict[str, Any]:
+async def _result(execution: EndedExecution) -> dict[str, Any]:
     return (await execution.wait()).to_dict(raw=True)

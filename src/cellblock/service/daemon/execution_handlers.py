@@ -10,12 +10,12 @@ from cellblock.model.sessions import OWN_KERNEL, ExecutionEvent, ExecutionRecord
 from cellblock.operations.data import Data, as_data
 from cellblock.operations.executions import Answer, Cancel, Executions, Follow, Lookup, Source, Submit
 from cellblock.service.daemon.daemon_state import Server
-from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
+from cellblock.service.daemon.handlers import answers, seconds
+from cellblock.service.named.ended_executions import EndedExecution
 from cellblock.service.named.executions import Execution
-from cellblock.service.named.past import PastExecution
 
 
-@answers_with_body(Submit)
+@answers(Submit, with_body=True)
 async def submitted(server: Server, request: Submit, body: bytes) -> Any:
     """Handle `Submit`. The client's connection handles `wait`, which is the hot path."""
     execution = submit(server, request, body)
@@ -24,7 +24,7 @@ async def submitted(server: Server, request: Submit, body: bytes) -> Any:
     return as_data(execution.record)
 
 
-def submit(server: Server, request: Submit, body: bytes) -> Execution | PastExecution:
+def submit(server: Server, request: Submit, body: bytes) -> Execution | EndedExecution:
     """Submit code; return its execution, or the earlier execution with the same key.
 
     Raises:
@@ -84,16 +84,16 @@ async def cancel(server: Server, request: Cancel) -> bool:
     return await execution.cancel(None if named is None else named.current)
 
 
-@answers_with_body(Answer)
+@answers(Answer, with_body=True)
 async def answer(server: Server, request: Answer, body: bytes) -> bool:
     _, execution = server.sessions.executions.find(request.execution)
-    if isinstance(execution, PastExecution):
+    if isinstance(execution, EndedExecution):
         return False  # the execution no longer waits for input
     return execution.stdin.answer(None if request.end else body.decode("utf-8", "replace"))
 
 
 async def _events(
-    execution: Execution | PastExecution, after: int, *, answers: bool
+    execution: Execution | EndedExecution, after: int, *, answers: bool
 ) -> AsyncGenerator[Data[ExecutionEvent], None]:
     """Yield events for a client, which counts as a reader of `input()` prompts if it answers them."""
     asked = execution if answers and isinstance(execution, Execution) else None

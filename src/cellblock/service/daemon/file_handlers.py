@@ -24,7 +24,7 @@ from cellblock.operations.files import (
     WritePart,
 )
 from cellblock.service.daemon.daemon_state import Server
-from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
+from cellblock.service.daemon.handlers import answers, seconds
 from cellblock.service.daemon.seen_files import SeenFiles
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def read(server: Server, request: ReadFile) -> bytes:
     return await (await _files(server, request.session, request.path)).read(request.path, max_bytes=request.max_bytes)
 
 
-@answers_with_body(WriteFile)
+@answers(WriteFile, with_body=True)
 async def write(server: Server, request: WriteFile, body: bytes) -> Data[FileInfo]:
     return as_data(await (await _files(server, request.session, request.path)).write(request.path, body))
 
@@ -57,7 +57,7 @@ async def read_part(server: Server, request: ReadPart) -> dict[str, Any]:
     return {"file": as_data(info), "data": data}
 
 
-@answers_with_body(WritePart)
+@answers(WritePart, with_body=True)
 async def write_part(server: Server, request: WritePart, body: bytes) -> Data[FileInfo] | None:
     files = await _files(server, request.session, request.path)
     upload = f"{request.session}/{request.upload}"

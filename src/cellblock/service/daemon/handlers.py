@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from cellblock.operations.base import Request
 from cellblock.service.daemon.daemon_state import Server
 
 _RequestT = TypeVar("_RequestT", bound=Request[Any])
-_Plain: TypeAlias = Callable[[Server, _RequestT], Awaitable[Any]]
-_WithBody: TypeAlias = Callable[[Server, _RequestT, bytes], Awaitable[Any]]
+_P = ParamSpec("_P")
+_Handles: TypeAlias = Callable[Concatenate[Server, _RequestT, _P], Awaitable[Any]]
 
 
 class Handler(NamedTuple):
@@ -30,36 +30,24 @@ HANDLERS: dict[type[Request[Any]], Handler] = {}
 """The handler of each operation. They are all there once `answering` is imported."""
 
 
-def answers(kind: type[_RequestT]) -> Callable[[_Plain[_RequestT]], _Plain[_RequestT]]:
+def answers(kind: type[_RequestT], *, with_body: bool = False) -> Callable[[_Handles[_RequestT, _P]], _Handles[_RequestT, _P]]:
     """Register a function as the handler of an operation.
+
+    Args:
+        kind: The operation.
+        with_body: Whether its requests have a body, such as code, which the function also gets.
 
     Raises:
         TypeError: The operation already has a handler.
     """
 
-    def enter(function: _Plain[_RequestT]) -> _Plain[_RequestT]:
-        _enter(kind, Handler(function, with_body=False))
+    def enter(function: _Handles[_RequestT, _P]) -> _Handles[_RequestT, _P]:
+        if kind in HANDLERS:
+            raise TypeError(f"two functions answer {kind.op!r}: {HANDLERS[kind].function.__name__} and {function.__name__}")
+        HANDLERS[kind] = Handler(function, with_body)
         return function
 
     return enter
-
-
-def answers_with_body(kind: type[_RequestT]) -> Callable[[_WithBody[_RequestT]], _WithBody[_RequestT]]:
-    """Register the handler of an operation whose requests have a body, such as code; otherwise as `answers`."""
-
-    def enter(function: _WithBody[_RequestT]) -> _WithBody[_RequestT]:
-        _enter(kind, Handler(function, with_body=True))
-        return function
-
-    return enter
-
-
-def _enter(kind: type[Request[Any]], handler: Handler) -> None:
-    if kind in HANDLERS:
-        raise TypeError(
-            f"two functions answer {kind.op!r}: {HANDLERS[kind].function.__name__} and {handler.function.__name__}"
-        )
-    HANDLERS[kind] = handler
 
 
 def seconds(milliseconds: int) -> float | None:

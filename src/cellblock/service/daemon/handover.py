@@ -44,25 +44,25 @@ def describe() -> str:
     return json.dumps({"version": __version__, "sessions": FORMAT, "wire": VERSION})
 
 
-class Installation:
-    """The files that every installation of cellblock or the interpreter rewrites."""
+def _installed_files() -> list[str]:
+    """Return the files that every installation of cellblock or the interpreter rewrites."""
+    import importlib.metadata  # late: clients do not need it
 
-    def __init__(self) -> None:
-        import importlib.metadata  # late: clients do not need it
+    files = [version.__file__, sys.executable, os.path.join(sys.prefix, "pyvenv.cfg")]
+    with suppress(importlib.metadata.PackageNotFoundError):
+        one = importlib.metadata.distribution("cellblock")
+        files.append(str(one.locate_file(f"cellblock-{one.version}.dist-info/RECORD")))
+    return files
 
-        self._files = [version.__file__, sys.executable, os.path.join(sys.prefix, "pyvenv.cfg")]
-        with suppress(importlib.metadata.PackageNotFoundError):
-            one = importlib.metadata.distribution("cellblock")
-            self._files.append(str(one.locate_file(f"cellblock-{one.version}.dist-info/RECORD")))
 
-    def identity(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """Return a value that changes with every installation.
+def _identity_of(files: Sequence[str]) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return a value that changes with every installation.
 
-        Raises:
-            OSError: The value cannot be determined now.
-        """
-        # In a virtual environment, both the interpreter's link and its target count.
-        return (*map(_identity, self._files), _identity(sys.executable, follow=False))
+    Raises:
+        OSError: The value cannot be determined now.
+    """
+    # In a virtual environment, both the interpreter's link and its target count.
+    return (*map(_identity, files), _identity(sys.executable, follow=False))
 
 
 def _identity(path: str, *, follow: bool = True) -> tuple[int, int, int] | None:
@@ -87,8 +87,8 @@ class Handover:
 
     def __init__(self) -> None:
         self.problem = ""
-        self._installation = Installation()
-        self._began_with = self._installation.identity()
+        self._files = _installed_files()
+        self._began_with = _identity_of(self._files)
         self._asked_of: tuple[object, ...] = ()
         self._asked = 0.0
         self._refusal = ""
@@ -98,7 +98,7 @@ class Handover:
     def replaced(self) -> bool:
         """Whether the installation was replaced."""
         try:
-            return self._installation.identity() != self._began_with
+            return _identity_of(self._files) != self._began_with
         except OSError:  # a temporary condition
             return False
 
@@ -137,10 +137,10 @@ class Handover:
 
     async def _ask(self, patience: float) -> str:
         """Return why the new installation cannot continue the current sessions; empty if it can."""
-        now = self._installation.identity()
+        now = _identity_of(self._files)
         if now != self._asked_of or (self._refusal and time.monotonic() - self._asked > patience):
             refusal = await _refusal()
-            if self._installation.identity() != now:
+            if _identity_of(self._files) != now:
                 return "the new installation is not complete yet"
             self._refusal, self._asked_of, self._asked = refusal, now, time.monotonic()
         return self._refusal

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     Args:
         arguments: The state directory, and the number of a descriptor that is closed when the daemon accepts connections.
             With the descriptor, the daemon detaches from its parent; otherwise it stays in the foreground. A cluster node
-            adds its settings (`Remote.to_json`). A daemon that takes over also gets the descriptors of the lock and the
+            adds its settings (`Remote.from_json`). A daemon that takes over also gets the descriptors of the lock and the
             socket (`handover.start_successor`).
     """
     place = Place(Path(arguments[0]))
@@ -167,9 +167,9 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
     from cellblock.service import settings
     from cellblock.service.daemon.client_connection import Client
     from cellblock.service.daemon.handover import Handover
-    from cellblock.service.daemon.life import until_the_end
     from cellblock.service.daemon.listening import Listening
     from cellblock.service.daemon.remote import Remote
+    from cellblock.service.daemon.shutdown import until_shutdown
 
     # As many as Python's default: most of them wait for a disk.
     asyncio.get_running_loop().set_default_executor(Threads(min(32, (os.cpu_count() or 1) + 4), "cellblock"))
@@ -198,7 +198,7 @@ async def _serve(place: Place, lock: int, listener: int | None, ready: FileIO | 
 
         settling = asyncio.create_task(settle_arrivals(server, Path(cluster.credentials)))
     try:
-        await until_the_end(server, place, lock, settings.current().daemon_idle_timeout or None, listen_again)
+        await until_shutdown(server, place, lock, settings.current().daemon_idle_timeout or None, listen_again)
     finally:
         server.asked_to_end.set()
         if settling is not None:

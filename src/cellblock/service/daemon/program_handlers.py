@@ -25,7 +25,7 @@ from cellblock.operations.programs import (
     WriteProcess,
 )
 from cellblock.service.daemon.daemon_state import Server
-from cellblock.service.daemon.handlers import answers, answers_with_body, seconds
+from cellblock.service.daemon.handlers import answers, seconds
 from cellblock.wire.packed import Packed, pack
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _PIECE = 64 * 1024
 _LONGEST = 30_000  # milliseconds that a client may wait in one request
 
 
-@answers_with_body(Exec)
+@answers(Exec, with_body=True)
 async def exec_(server: Server, request: Exec, body: bytes) -> Data[ExecResult] | Packed:
     if request.max_output > MOST_OUTPUT:
         raise InvalidInputError(f"max_output must be at most {MOST_OUTPUT:,} bytes for sessions with names")
@@ -86,7 +86,7 @@ async def read(server: Server, request: ReadProcess) -> Data[ProcessOutput]:
     return as_data(await process.output(request.since, request.wait / 1000))
 
 
-@answers_with_body(WriteProcess)
+@answers(WriteProcess, with_body=True)
 async def write(server: Server, request: WriteProcess, body: bytes) -> bool:
     process = await _process(server, request)
     try:
@@ -155,7 +155,7 @@ async def _received(server: Server, session: str, port: int) -> AsyncGenerator[b
         del server.connections[key]
 
 
-@answers_with_body(WritePort)
+@answers(WritePort, with_body=True)
 async def write_port(server: Server, request: WritePort, body: bytes) -> bool:
     writer = server.connections.get((request.session, request.connection))
     if writer is None or writer.is_closing():

@@ -41,12 +41,8 @@ class Remote:
 
     @classmethod
     def from_json(cls, text: str) -> Remote:
-        """Parse the output of `to_json`."""
+        """Parse the settings, an argument of the daemon."""
         return cls(**json.loads(text))
-
-    def to_json(self) -> str:
-        """Return the settings as an argument of the daemon."""
-        return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     async def serve(self, server: Server, lease: Lease) -> asyncio.Server:
         """Listen. The socket stays open for the next daemon."""

@@ -28,7 +28,7 @@ from cellblock.operations.sessions import (
 )
 from cellblock.service.daemon import lease
 from cellblock.service.daemon.daemon_state import Server, other_version
-from cellblock.service.daemon.handlers import answers, answers_with_body
+from cellblock.service.daemon.handlers import answers
 from cellblock.wire.packed import Packed, encode_item, pack_items
 
 
@@ -108,13 +108,13 @@ async def interrupt(server: Server, request: Interrupt) -> bool:
     return await server.sessions.executions.interrupt(server.sessions.find(request.session), request.key)
 
 
-@answers_with_body(Complete)
+@answers(Complete, with_body=True)
 async def complete(server: Server, request: Complete, body: bytes) -> Data[Completions]:
     session = await server.sessions.live(request.session)
     return as_data(await session.complete(body.decode("utf-8", "replace"), _place(request.cursor)))
 
 
-@answers_with_body(Inspect)
+@answers(Inspect, with_body=True)
 async def inspect(server: Server, request: Inspect, body: bytes) -> str | None:
     session = await server.sessions.live(request.session)
     return await session.inspect(body.decode("utf-8", "replace"), _place(request.cursor), detail=request.detail)

@@ -58,6 +58,7 @@ class Durable:
     answer relies on it.
 
     Attributes:
+        directory: The directory of the local saves.
         remote: The saves at a URL, if the session has one.
     """
 
@@ -82,7 +83,7 @@ class Durable:
         self._label = label
         self._cells = threading.Lock()
         self._problem = ""
-        self._directory = directory
+        self.directory = directory
         self._every = every
         self._ran = ran
         self._saved = -1
@@ -97,11 +98,6 @@ class Durable:
     def problem(self) -> str:
         """Why the last save or the renewal of the lease at the URL failed; empty if neither did."""
         return self._problem or ("" if self.remote is None else self.remote.problem)
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the local saves."""
-        return self._directory
 
     # -- the cells since the last save ---------------------------------------------------------------------------------
 
@@ -119,13 +115,13 @@ class Durable:
     def _add_cell(self, line: bytes) -> None:
         with self._cells:
             self._make()
-            with open(self._directory / _CELLS, "ab", opener=_private) as file:
+            with open(self.directory / _CELLS, "ab", opener=_private) as file:
                 fresh = not file.tell()
                 file.write(line)
                 file.flush()
                 os.fdatasync(file.fileno())
             if fresh:
-                sync_directory(self._directory)
+                sync_directory(self.directory)
 
     def run_after(self, execution: str, most: int) -> tuple[list[str], int] | None:
         """Return the start of the first cells that began after an execution, and their number; None if unknown.
@@ -136,7 +132,7 @@ class Durable:
         """
         with self._cells:
             try:
-                data = (self._directory / _CELLS).read_bytes()
+                data = (self.directory / _CELLS).read_bytes()
             except OSError:
                 return None
         after = {number: code for number, code in _read_cells(data) if number > execution}
@@ -145,17 +141,17 @@ class Durable:
     def _forget_cells(self, until: str) -> None:
         with self._cells:
             try:
-                data = (self._directory / _CELLS).read_bytes()
+                data = (self.directory / _CELLS).read_bytes()
             except OSError:
                 data = b""
-            with WholeFile(self._directory / _CELLS) as file:
+            with WholeFile(self.directory / _CELLS) as file:
                 file.writelines(json.dumps(cell).encode() + b"\n" for cell in _read_cells(data) if cell[0] > until)
 
     def _make(self) -> None:
-        if not self._directory.is_dir():
-            self._directory.mkdir(0o700, parents=True, exist_ok=True)
-            sync_directory(self._directory.parent)
-            sync_directory(self._directory.parent.parent)
+        if not self.directory.is_dir():
+            self.directory.mkdir(0o700, parents=True, exist_ok=True)
+            sync_directory(self.directory.parent)
+            sync_directory(self.directory.parent.parent)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -194,25 +190,25 @@ class Durable:
 
     def _note_going_back(self) -> None:
         self._make()
-        (self._directory / f"{_LEFT}{self._gone_back}").touch()
-        sync_directory(self._directory)
+        (self.directory / f"{_LEFT}{self._gone_back}").touch()
+        sync_directory(self.directory)
 
     def _remove_notes(self, until: int) -> None:
-        for note in self._directory.glob(f"{_LEFT}*"):
+        for note in self.directory.glob(f"{_LEFT}*"):
             if int(note.name.removeprefix(_LEFT)) <= until:
                 note.unlink(missing_ok=True)
 
     @property
     def left(self) -> bool:
         """Whether the session has left the state that was saved last."""
-        return any(self._directory.glob(f"{_LEFT}*"))
+        return any(self.directory.glob(f"{_LEFT}*"))
 
     async def _save(self, session: Session) -> None:
         self._next = time.monotonic() + self._every
         began = time.time_ns()
         state = session.saving.last_state
         last = self._ran(state.running)
-        path = self._directory / f"{last or '0'}{_SUFFIX}"
+        path = self.directory / f"{last or '0'}{_SUFFIX}"
         try:
             await asyncio.to_thread(self._write, _LABEL, self._label())
             try:
@@ -252,7 +248,7 @@ class Durable:
 
     def _write(self, name: str, text: str) -> None:
         self._make()
-        with WholeFile(self._directory / name) as file:
+        with WholeFile(self.directory / name) as file:
             file.write(text.encode())
 
     def _keep_only(self, path: Path, began: int, last: str) -> None:
@@ -263,9 +259,9 @@ class Durable:
             began: When the new save began. Marks made since then concern it, too.
             last: The execution after which it was made.
         """
-        sync_directory(self._directory)
+        sync_directory(self.directory)
         self._forget_cells(last)
-        for other in self._directory.iterdir():
+        for other in self.directory.iterdir():
             if other != path and not other.name.startswith((_UNLOADED, _LEFT, _LABEL, _CELLS, _UNREPORTED)):
                 other.unlink(missing_ok=True)
         self._remove_notes(began)
@@ -275,7 +271,7 @@ class Durable:
     @property
     def last(self) -> Path | None:
         """The path of the last save, if there is one."""
-        found = [path for path in self._directory.glob(f"*{_SUFFIX}") if not path.name.startswith((".", _UNLOADED))]
+        found = [path for path in self.directory.glob(f"*{_SUFFIX}") if not path.name.startswith((".", _UNLOADED))]
         return max(found, default=None)
 
     @staticmethod
@@ -302,7 +298,7 @@ class Durable:
         """Remove the saves, because the session was restarted with a fresh kernel."""
         await self.close()
         self._saved = -1
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, self.directory, ignore_errors=True)
         if self.remote is not None:
             await self.remote.forget()
 
@@ -317,7 +313,7 @@ class Durable:
     def unreported(self) -> tuple[Recovery, list[str]] | None:
         """Return the loss that no result has reported yet, if any."""
         try:
-            loss, lines = json.loads((self._directory / _UNREPORTED).read_bytes())
+            loss, lines = json.loads((self.directory / _UNREPORTED).read_bytes())
         except (OSError, ValueError):
             return None
         self._unreported = True
@@ -328,7 +324,7 @@ class Durable:
         if self._unreported:
             self._unreported = False
             with suppress(OSError):
-                (self._directory / _UNREPORTED).unlink()
+                (self.directory / _UNREPORTED).unlink()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -356,10 +352,10 @@ class Durable:
     def remove(self) -> None:
         """Remove the saves of an ended session, in a thread because they can be large."""
         self._removed = True
-        remove_saves(self._directory)
+        remove_saves(self.directory)
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            self._task.add_done_callback(lambda _: remove_saves(self._directory))  # it may have recreated the directory
+            self._task.add_done_callback(lambda _: remove_saves(self.directory))  # it may have recreated the directory
 
 
 def _private(path: str, flags: int) -> int:

@@ -40,6 +40,7 @@ class EventLog:
         size: Bytes of the kept events.
         given: Number of events taken from the session so far; the next process continues there.
         ended: Whether the last event was added.
+        count: Number of events.
     """
 
     def __init__(self, journal: Journal, execution: str) -> None:
@@ -49,7 +50,7 @@ class EventLog:
         self._journal = journal
         self._execution = execution
         self._events: dict[int, tuple[EventKind, Mapping[str, Any] | CodeExecutionResult, int]] = {}
-        self._seq = 0
+        self.count = 0
         self._before = 0  # events of the previous process, which only the journal has
         self._dropped = 0
         self._told = 0
@@ -60,8 +61,8 @@ class EventLog:
 
     def go_on(self) -> None:
         """Continue after the last event in the journal."""
-        self._seq, self.given = self._journal.progress(self._execution)
-        self._told = self._dropped = self._before = self._seq
+        self.count, self.given = self._journal.progress(self._execution)
+        self._told = self._dropped = self._before = self.count
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
@@ -94,9 +95,9 @@ class EventLog:
 
     def _enter(self, kind: EventKind, data: Mapping[str, Any] | CodeExecutionResult, prepared: Prepared) -> None:
         packed, ahead = prepared
-        self._seq += 1
-        self._journal.event(self._execution, self._seq, kind, packed, self.given, ahead)
-        self._events[self._seq] = (kind, data, len(packed))
+        self.count += 1
+        self._journal.event(self._execution, self.count, kind, packed, self.given, ahead)
+        self._events[self.count] = (kind, data, len(packed))
         self.size += len(packed)
         if len(self._events) > MAX_EVENTS or (self.size > MAX_EVENT_BYTES and len(self._events) > 1):
             self._drop()
@@ -118,7 +119,7 @@ class EventLog:
     def _tell(self) -> None:
         """Pass events that the journal now contains to readers. If the journal cannot be written, pass them anyway."""
         self._telling = False
-        self._told = self._seq
+        self._told = self.count
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         if self.settled:
@@ -126,17 +127,12 @@ class EventLog:
             for function in functions:
                 function()
 
-    @property
-    def count(self) -> int:
-        """The number of events."""
-        return self._seq
-
     # -- reading -------------------------------------------------------------------------------------------------------
 
     @property
     def settled(self) -> bool:
         """Whether the last event was added and passed to readers."""
-        return self.ended and self._told == self._seq
+        return self.ended and self._told == self.count
 
     def when_settled(self, function: Callable[[], object]) -> None:
         """Call a function when the log is `settled`, or at once if it already is."""
@@ -160,7 +156,7 @@ class EventLog:
             self._readers -= 1
 
     async def _after(self, after: int) -> AsyncGenerator[ExecutionEvent, None]:
-        if self._told < self._seq:
+        if self._told < self.count:
             self._tell_soon()
         if after < self._before:
             async for event in self._of_the_process_before(after):
@@ -177,7 +173,7 @@ class EventLog:
                 yield ExecutionEvent(after, kind, data.to_dict(raw=True) if isinstance(data, CodeExecutionResult) else data)
             if after < self._dropped <= self._told:
                 continue
-            if self.ended and after >= self._seq:
+            if self.ended and after >= self.count:
                 return
             await changed.wait()
 

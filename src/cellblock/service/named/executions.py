@@ -6,7 +6,7 @@ import asyncio
 import functools
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,7 @@ class Execution:
         failed: The error if cellblock could not complete the execution.
         said: The end of the output so far, if the execution is `live`.
         stdin: Asks clients for the lines of `input()`.
+        begun: Whether the code was sent, or is being sent, to a kernel.
         task: The task that runs the execution.
     """
 
@@ -100,14 +101,14 @@ class Execution:
         self._timeout = timeout
         self._live, self._silent, self._parent = live, silent, parent
         self._asks = stdin
-        self.stdin = Stdin(self._tell_question)
+        self.stdin = Stdin(lambda question: self.log.add("input", question))
         self._journal: Journal | None = None
         self._log: EventLog | None = None
         self._approvals: PendingApprovals | None = None
         self._lost: Callable[[], Recovery | None] | None = None
         self._noting: asyncio.Task[None] | None = None
         self._position = ""
-        self._begun = False
+        self.begun = False
         self._accepting: set[asyncio.Task[None]] = set()
         self.task: asyncio.Task[None] | None = None
 
@@ -116,7 +117,7 @@ class Execution:
         """Create an execution that was running when the previous process was killed, for `go_on`."""
         left = cls(record.session, session_name, journal.code(record.id), live=True)
         left.record = record
-        left._begun = True
+        left.begun = True
         left._enter(journal)
         left.log.go_on()
         return left
@@ -125,11 +126,6 @@ class Execution:
     def digest(self) -> bytes:
         """A digest that identifies its code."""
         return hashlib.sha256(self.code.encode("utf-8", "surrogatepass")).digest()
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the code was sent, or is being sent, to a kernel."""
-        return self._begun
 
     @property
     def ended(self) -> bool:
@@ -161,22 +157,19 @@ class Execution:
         """Record whether the code is about to be sent to a kernel, so that the next process knows whether it may have run."""
         assert self._journal is not None
         if not position:
-            self._begun = False  # even if that cannot be recorded
+            self.begun = False  # even if that cannot be recorded
         if position != self._position:
             state: ExecutionState = "running" if position else "queued"
             record = replace(self.record, state=state, begun=time.time() if position else None)
             self._journal.begin(record, position)
             self.record, self._position = record, position
         if position:
-            self._begun = True
+            self.begun = True
             self._noting = self._noting or note_begun(self.record.id, self.code)
             self.log.add("begun", {"execution": self.record.id, "execution_count": session.next_count})
 
     def _enter(self, journal: Journal) -> None:
         self._journal, self._log = journal, EventLog(journal, self.record.id)
-
-    def _tell_question(self, question: Mapping[str, Any]) -> None:
-        self.log.add("input", question)
 
     @property
     def log(self) -> EventLog:
@@ -239,14 +232,14 @@ class Execution:
             async with turn:
                 await self._run(await session(), note_begun)
         except CellblockError as error:
-            if self._begun:
+            if self.begun:
                 self.fail(error, "unknown")
             else:  # a closed session raises StateError
                 assert self._journal is not None
                 self._journal.free_key(self.record.id)
                 self.fail(NotRunError(_NOT_BEGUN) if isinstance(error, StateError) else error, "no")
         except asyncio.CancelledError:
-            if self._begun:
+            if self.begun:
                 self.fail(StateError("its session was ended while it ran"), "yes")
             else:
                 self.fail(NotRunError(_NOT_BEGUN), "no")
@@ -335,7 +328,7 @@ class Execution:
     def fail(self, error: CellblockError, ran: str) -> None:
         """Record that there is no result; `ran` is ``yes``, ``no`` or ``unknown``."""
         self.failed = error
-        begun = self.record.begun if self._begun else None
+        begun = self.record.begun if self.begun else None
         self.record = replace(self.record, state="unknown" if ran == "unknown" else "done", begun=begun, ended=time.time())
         data = {"error": type(error).__name__, "message": str(error), "ran": ran}
         prepared = Prepared(pack(data))
@@ -384,7 +377,7 @@ class Execution:
         """
         if self.ended or self.task is None:
             return False
-        if self._begun:
+        if self.begun:
             if session is None or not await session.interrupt():
                 return False
             await asyncio.wait([self.task])

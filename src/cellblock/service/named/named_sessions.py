@@ -35,6 +35,7 @@ from cellblock.model.sessions import SessionRecord
 from cellblock.service.named.approvals import PendingApprovals
 from cellblock.service.named.arrival import Arrival, Source, forget_source, noted_sources
 from cellblock.service.named.durable import ASIDE, remove_saves, sort_out
+from cellblock.service.named.ended_executions import close_unfinished, outcome_left
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.existing import Given, check_existing
 from cellblock.service.named.json_options import Options, read_options, with_real_paths
@@ -42,7 +43,6 @@ from cellblock.service.named.labels import Label
 from cellblock.service.named.limits import NamedLimits, check_room
 from cellblock.service.named.moving import moving_error
 from cellblock.service.named.overview import Overview
-from cellblock.service.named.past import close_unfinished, outcome_left
 from cellblock.service.named.questions import ask_about, tell_that_nobody_answers
 from cellblock.service.named.session import NamedSession, saves_of
 from cellblock.service.named.submissions import Submissions
@@ -211,7 +211,7 @@ class NamedSessions:
             try:
                 goes_on = await self._take_up(waiting)
             except (CellblockError, OSError) as error:
-                if named.left is None:
+                if named.remains is None:
                     self.note_lost(f"session {named.record.name!r} cannot be continued: {error}")
                     return
                 _log.warning("session %r cannot continue yet: %s", named.record.name, error)
@@ -267,7 +267,7 @@ class NamedSessions:
                 try:
                     await self._take_up(waiting)
                 except (CellblockError, OSError) as error:
-                    if named.left is None:
+                    if named.remains is None:
                         self._waiting.pop(named.record.kernel_id, None)
                         raise
                     waiting.note(error)
@@ -549,8 +549,8 @@ class NamedSessions:
         waiting = self._waiting.pop(named.record.kernel_id, None)
         if waiting is not None and waiting.running is not None and not waiting.running.ended:
             waiting.running.fail(StateError("its session was ended while it ran"), "yes")
-        if named.left is not None:
-            await self._host.discard(named.left)
+        if named.remains is not None:
+            await self._host.discard(named.remains)
         if (own := self.own_workspace(named)) is not None:
             _remove(own)
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from cellblock.common.threads import in_own_thread
 from cellblock.common.url_folder import folder_at
 from cellblock.common.urls import check
 from cellblock.errors import CellblockError, ConflictError, StoreError
@@ -244,33 +245,14 @@ class RemoteSaves:
 
         Cancellation does not stop the thread. The lease separates its effects from later calls.
         """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
 
-        def tell(result: T | None, error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(result)  # type: ignore[arg-type]
-            else:
-                done.set_exception(error)
-
-        def work() -> None:
-            result, failed = None, None
+        def start(work: Callable[[], None]) -> None:
             try:
-                result = function(*args, **kwargs)
-            except BaseException as error:
-                failed = error
-            try:
-                loop.call_soon_threadsafe(tell, result, failed)
-            except RuntimeError:  # the loop has ended
-                pass
+                threading.Thread(target=work, name="cellblock-remote", daemon=True).start()
+            except RuntimeError as error:
+                raise StoreError(f"no thread can be started to reach {self._folder.url}") from error
 
-        try:
-            threading.Thread(target=work, name="cellblock-remote", daemon=True).start()
-        except RuntimeError as error:
-            raise StoreError(f"no thread can be started to reach {self._folder.url}") from error
-        return await done
+        return await in_own_thread(start, functools.partial(function, *args, **kwargs))
 
 
 def _in_short(codes: list[str]) -> tuple[str, ...]:

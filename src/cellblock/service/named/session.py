@@ -57,6 +57,8 @@ class NamedSession:
             only known by a clock that may have been set meanwhile.
         changed: Whether the record has changed since it was last stored.
         lost: Whether its kernel was lost and no result has said so yet.
+        ended: Whether it has ended or is ending.
+        remains: What a killed process has left of it, as long as it is not taken over: its kernel lives.
         durable: Saves it; None if it is not durable.
         ran: The id of the last execution that has run and ended; empty if none has.
         results: The beginnings of what the last tool calls returned, with the times of the decisions about them.
@@ -113,8 +115,8 @@ class NamedSession:
         self._host = host
         self._read = read
         self._starting: asyncio.Task[Session] | None = None
-        self._ended = False
-        self._remains: SessionRemains | None = None
+        self.ended = False
+        self.remains: SessionRemains | None = None
         self._on_input: OnInput | None = None
         self._last_ended = ""
         self._start_from = start_from
@@ -195,11 +197,6 @@ class NamedSession:
         return self.session.position if free else ""
 
     @property
-    def ended(self) -> bool:
-        """Whether it has ended or is ending."""
-        return self._ended
-
-    @property
     def unfinished(self) -> int:
         """The number of executions that have not ended."""
         return sum(not execution.ended for execution in self.executions.values())
@@ -213,7 +210,7 @@ class NamedSession:
         """
         if (session := self.current) is not None:
             return session
-        if self._ended:
+        if self.ended:
             raise StateError(f"session {self.record.name!r} has ended")
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
@@ -331,18 +328,18 @@ class NamedSession:
 
     def _last_run(self, running: str) -> str:
         """Return the id of the last execution that has run, except the running one; empty if none has."""
-        begun = (one.record.id for one in self.executions.values() if one.has_begun)
+        begun = (one.record.id for one in self.executions.values() if one.begun)
         return max((self.ran, *(one for one in begun if one != running)))
 
     async def _start(self) -> Session:
         self.make_durable()
         # If a kernel lives here, or the session moves here, `hold` takes the name before code runs.
-        if self._remains is None and self._moved is None:
+        if self.remains is None and self._moved is None:
             await self._take_name()
         running = self.running = RunningSession(self._host)
         label = functools.partial(label_of, self.record, self.options, lasting=self._lasting and self._moved is None)
         try:
-            number, remains, self._remains = self.record.kernel_id, self._remains, None
+            number, remains, self.remains = self.record.kernel_id, self.remains, None
             start_from, self._start_from = self._start_from, None
             origin = SessionOrigin(
                 name=self.record.name,
@@ -360,7 +357,7 @@ class NamedSession:
             self.running = None
             await running.close()
             if running.session is None or running.session.untouched:
-                self._remains = remains  # for the next attempt: the kernel lives on
+                self.remains = remains  # for the next attempt: the kernel lives on
             raise
         if remains is not None and not running.session.succession.recalled and self._last_ended != self.since:
             self.since = self._last_ended
@@ -448,7 +445,7 @@ class NamedSession:
         Raises:
             CellblockError: It could not be started.
         """
-        self._remains, self._on_input, self.since = remains, on_input, since
+        self.remains, self._on_input, self.since = remains, on_input, since
         try:
             session = await self.live()
         finally:
@@ -507,16 +504,11 @@ class NamedSession:
         session.cells.note(f"[cellblock] The kernel is fresh, and the startup code {outcome}")
 
     @property
-    def left(self) -> SessionRemains | None:
-        """What a killed process has left of it, as long as it is not taken over: its kernel lives."""
-        return self._remains
-
-    @property
     def status(self) -> SessionStatus:
         """Its current status."""
         if self.turn.locked():
             return "running"
-        return "dead" if self.current is None and self._remains is None else "idle"
+        return "dead" if self.current is None and self.remains is None else "idle"
 
     def shown(self) -> SessionRecord:
         """Return its current record."""
@@ -602,7 +594,7 @@ class NamedSession:
         Args:
             remove: Whether to remove what was saved of it at a URL, too.
         """
-        self._ended = True
+        self.ended = True
         if self.durable is not None:
             await self.durable.close()
         if self._starting is not None:

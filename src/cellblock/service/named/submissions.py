@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from cellblock.errors import BusyError, CellblockError, InvalidInputError, NotFoundError
 from cellblock.model.sessions import ExecutionRecord
 from cellblock.service.named.approvals import PendingApprovals
+from cellblock.service.named.ended_executions import EndedExecution
 from cellblock.service.named.executions import Execution
 from cellblock.service.named.limits import NamedLimits
-from cellblock.service.named.past import PastExecution
 from cellblock.service.named.session import NamedSession
 from cellblock.service.store.named import NamedStore
 
@@ -55,7 +55,7 @@ class Submissions:
         self._live = live
         self._on_end = on_end
 
-    def submit(self, named: NamedSession, execution: Execution) -> Execution | PastExecution:
+    def submit(self, named: NamedSession, execution: Execution) -> Execution | EndedExecution:
         """Queue an execution. It is in the journal when this returns.
 
         Args:
@@ -120,7 +120,7 @@ class Submissions:
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, CellblockError):
             _log.error("an execution failed", exc_info=error)
         named.touch()
-        if execution.has_begun:
+        if execution.begun:
             named.ran = max(named.ran, execution.record.id)
             if execution.result is not None:
                 named.reported()
@@ -152,7 +152,7 @@ class Submissions:
         ]
         return bool(found) and await found[0].cancel(named.current)
 
-    def find(self, number: str) -> tuple[NamedSession | None, Execution | PastExecution]:
+    def find(self, number: str) -> tuple[NamedSession | None, Execution | EndedExecution]:
         """Return an execution by its id, and its session if that still exists.
 
         Raises:
@@ -164,9 +164,9 @@ class Submissions:
         record = self._store.journal.find(number)
         if record is None:
             raise NotFoundError(f"there is no execution {number!r}, or it is no longer stored")
-        return self._sessions.get(record.session), PastExecution(record, self._store.journal)
+        return self._sessions.get(record.session), EndedExecution(record, self._store.journal)
 
-    def find_key(self, named: NamedSession, key: str) -> Execution | PastExecution:
+    def find_key(self, named: NamedSession, key: str) -> Execution | EndedExecution:
         """Return the execution that was submitted to a session with a key.
 
         Raises:
@@ -177,8 +177,8 @@ class Submissions:
             raise NotFoundError(f"no execution of session {named.record.name!r} has the key {key!r}")
         return self._of(named, record)
 
-    def _of(self, named: NamedSession, record: ExecutionRecord) -> Execution | PastExecution:
-        return named.executions.get(record.id) or PastExecution(record, self._store.journal)
+    def _of(self, named: NamedSession, record: ExecutionRecord) -> Execution | EndedExecution:
+        return named.executions.get(record.id) or EndedExecution(record, self._store.journal)
 
     def last(self, named: NamedSession, count: int) -> list[ExecutionRecord]:
         """Return the last executions of a session, newest first."""

@@ -8,9 +8,10 @@ import inspect
 import json
 import keyword
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
-from cellblock.common.threads import run_aside
+from cellblock.common.threads import in_own_thread, run_aside
 from cellblock.errors import InvalidInputError, shown
 from cellblock.tools.calling.content import MAX_MESSAGE, ToolOutcome
 from cellblock.tools.calling.functions import REST
@@ -131,28 +132,4 @@ async def _in_thread(work: Callable[[], Any], context: contextvars.Context) -> A
     The loop's own pool could deadlock: a function may ask a model whose code calls functions, which would wait for the
     thread that the first function occupies.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if not done.done():
-            done.set_result((value, error))
-
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = context.run(work)
-        except BaseException as problem:  # also SystemExit: it would end this thread, and the call would wait forever
-            error = problem
-        try:
-            loop.call_soon_threadsafe(settle, value, error)
-        except RuntimeError:
-            pass  # the loop is closed, and no one waits
-
-    run_aside(run, "cellblock function")
-    value, error = await done
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        raise error
-    if error is not None:  # exceptions that would end the event loop or the coroutine if raised here
-        raise RuntimeError(f"{type(error).__name__}: {error}")
-    return value
+    return await in_own_thread(partial(run_aside, name="cellblock function"), partial(context.run, work))

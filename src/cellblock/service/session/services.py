@@ -8,7 +8,6 @@ import logging
 import secrets
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from cellblock.tools.mcp.servers import Servers
     from cellblock.tools.serving.http import App
 
-_MAX_OUTSIDE = 1000
 _MAX_ARGUMENTS = 200
 _MAX_RESULT = 2000
 _LOG = logging.getLogger("cellblock.sessions")
@@ -142,7 +140,6 @@ class SessionServices:
         """
         self._session: Session
         self.broker = Broker(options.rules, self._ask, options.approval_timeout, self._record, session=session_id)
-        self._outside: deque[tuple[float, str]] = deque(maxlen=_MAX_OUTSIDE)
         self.secret = secret
         self.on_elicitation = options.on_elicitation
         self.calls = 0
@@ -293,10 +290,6 @@ class SessionServices:
         if request.state == "withdrawn":
             self._session.cells.retract(request)
 
-    def outside(self, since: float) -> list[str]:
-        """Return calls allowed since a time, oldest first. The time is `time.monotonic`, because the clock can be set back."""
-        return self._session.succession.outside(since)
-
     async def _record(self, decision: Decision) -> None:
         try:
             if self._approvals is None:
@@ -318,7 +311,7 @@ class SessionServices:
             note=self._note,
             token=token,
             on_progress=self._on_progress,
-            on_log=self._on_log,
+            on_log=lambda level, text: self._session.cells.tell(f"[{level}] {text}"),
             on_outcome=self._on_outcome,
             person=self._person,
         )
@@ -384,9 +377,6 @@ class SessionServices:
     def _on_progress(self, done: float, total: float | None, message: str | None) -> None:
         share = f"{done:g}" if total is None else f"{done:g}/{total:g}"
         self._session.cells.tell(f"[progress {share}] {message or ''}".rstrip())
-
-    def _on_log(self, level: str, text: str) -> None:
-        self._session.cells.tell(f"[{level}] {text}")
 
     def _on_outcome(self, decision: Decision, outcome: ToolOutcome) -> None:
         """Show the images of a tool's result, as if the code had displayed them."""

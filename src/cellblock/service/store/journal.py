@@ -23,7 +23,7 @@ from cellblock.errors import ConflictError, ProtocolError
 from cellblock.model import HistoryEntry
 from cellblock.model.overview import CellRecord
 from cellblock.model.sessions import EventKind, ExecutionEvent, ExecutionRecord, mark_of
-from cellblock.service.store.beside import Beside
+from cellblock.service.store.event_files import EventFiles
 from cellblock.service.store.writer import Writer
 from cellblock.wire.packed import unpack
 
@@ -229,7 +229,7 @@ class Journal:
         """
         self.writer = writer
         self._max_age = max_age
-        self._beside = None if directory is None else Beside(directory)
+        self._files = None if directory is None else EventFiles(directory)
         self._shares = _Shares(writer.read("SELECT session, count(*), sum(size) FROM executions GROUP BY session"))
         self._old_keys = Counter(dict(writer.read("SELECT session, count(*) FROM keys GROUP BY session")))
         ((last,),) = writer.read("SELECT coalesce(max(n), 0) FROM executions")
@@ -304,7 +304,7 @@ class Journal:
         Returns:
             The file, for `event`; None if `event` has to write the data.
         """
-        return None if self._beside is None else await self._beside.write_ahead(packed)
+        return None if self._files is None else await self._files.write_ahead(packed)
 
     def event(
         self, execution: str, seq: int, kind: EventKind, packed: bytes, given: int = 0, ahead: Path | None = None
@@ -323,7 +323,7 @@ class Journal:
             self.trim()
         self._until_trim -= 1
         number = _number(execution)
-        large = self._beside is not None and len(packed) > MAX_INLINE and self._beside.put(number, seq, packed, ahead)
+        large = self._files is not None and len(packed) > MAX_INLINE and self._files.put(number, seq, packed, ahead)
         data = None if large else packed
         self.writer.later(_EVENT, (number, seq, kind, data, given), 0 if data is None else len(data))
 
@@ -418,14 +418,14 @@ class Journal:
     def _drop_events(self, executions: list[int], until: int) -> None:
         """Delete the events of some executions up to a number."""
         among = json.dumps(executions)
-        if self._beside is not None:
-            self._beside.remove(self.writer.read(_LARGE, (among, until)))
+        if self._files is not None:
+            self._files.remove(self.writer.read(_LARGE, (among, until)))
         self.writer.later(_DROP_EVENTS, (among, until))
 
     def close(self) -> None:
         """Finish pending work on files. The writer stays open: its owner closes it."""
-        if self._beside is not None:
-            self._beside.close()
+        if self._files is not None:
+            self._files.close()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -586,7 +586,7 @@ class Journal:
 
     async def _event(self, number: int, seq: int, kind: EventKind, data: bytes | None) -> ExecutionEvent:
         try:
-            return ExecutionEvent(seq, kind, await self._read_beside(number, seq) if data is None else unpack(data))
+            return ExecutionEvent(seq, kind, await self._read_file(number, seq) if data is None else unpack(data))
         except (OSError, ProtocolError) as error:
             _log.warning("event %d of execution %x is lost: %s", seq, number, error)
             if kind == "result":
@@ -594,10 +594,10 @@ class Journal:
                 return ExecutionEvent(seq, "failed", lost)
             return ExecutionEvent(seq, "gap", {"dropped": 1})
 
-    async def _read_beside(self, number: int, seq: int) -> Any:
-        if self._beside is None:
+    async def _read_file(self, number: int, seq: int) -> Any:
+        if self._files is None:
             raise FileNotFoundError(errno.ENOENT, "there is no directory for large events")
-        return await self._beside.read(number, seq)
+        return await self._files.read(number, seq)
 
 
 def _number(execution: str) -> int:

@@ -1,9 +1,9 @@
 """Writes to one SQLite file from an event loop: many small changes, in few transactions.
 
 The file belongs to one process, which keeps one connection open. A change waits a few milliseconds for others in the same
-transaction. A change that must survive the death of this process is written to a plain file meanwhile (`Ahead`). Writes
-never wait for the disk (``synchronous=NORMAL``). Committed changes survive the death of every process. A power failure can
-lose the last moments, but leaves no gaps. SQLite checkpoints, which have to wait for the disk, run in a thread.
+transaction. A change that must survive the death of this process is written to a plain file meanwhile (`WriteAheadFile`).
+Writes never wait for the disk (``synchronous=NORMAL``). Committed changes survive the death of every process. A power
+failure can lose the last moments, but leaves no gaps. SQLite checkpoints, which have to wait for the disk, run in a thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from cellblock.common.database import Database
 from cellblock.errors import StoreError
-from cellblock.service.store.ahead import Ahead, Change
+from cellblock.service.store.write_ahead_file import Change, WriteAheadFile
 
 _log = logging.getLogger("cellblock.store")
 
@@ -67,7 +67,7 @@ _TRANSACTIONS = (
     "CREATE TABLE IF NOT EXISTS transactions (one INTEGER PRIMARY KEY, number INTEGER NOT NULL) STRICT;"
     "INSERT OR IGNORE INTO transactions (one, number) VALUES (1, 0)"
 )
-"""Counts the transactions that have included the content of the `Ahead` file."""
+"""Counts the transactions that have included the content of the `WriteAheadFile`."""
 
 
 class Writer:
@@ -93,7 +93,7 @@ class Writer:
         schema = f"{schema};{_TRANSACTIONS}"
         self._path = None if directory is None else directory / name
         self.moved = None if directory is None else _prepare(directory, name, schema)
-        self._ahead = None if directory is None else _open_ahead(directory / f"{name}-ahead")
+        self._ahead = None if directory is None else _open_write_ahead_file(directory / f"{name}-ahead")
         self._connection = sqlite3.connect(self._path or ":memory:", timeout=_PATIENCE, isolation_level=None)
         if directory is None:
             self._connection.executescript(schema)
@@ -103,7 +103,7 @@ class Writer:
         self.lost = 0
         self._changes: list[Change] = []
         self._bytes = 0
-        self._safe = 0  # how many of the changes are in the `Ahead` file
+        self._safe = 0  # how many of the changes are in the `WriteAheadFile`
         self._scheduled: asyncio.Handle | None = None
         self._when_written: list[Callable[[], object]] = []
         self._when_safe: list[Callable[[], object]] = []
@@ -116,7 +116,7 @@ class Writer:
         self._take_up()
 
     def _take_up(self) -> None:
-        """Write the changes that the previous process left in the `Ahead` file. While the disk is full, they wait."""
+        """Write the changes that the previous process left in the `WriteAheadFile`. While the disk is full, they wait."""
         if self._ahead is None:
             return
         self._changes = self._ahead.read(self._transaction)
@@ -238,7 +238,7 @@ class Writer:
             function()
 
     def _make_safe(self) -> OSError | None:
-        """Write pending changes to the `Ahead` file; return the error, if any."""
+        """Write pending changes to the `WriteAheadFile`; return the error, if any."""
         if self._ahead is not None and self._safe < len(self._changes):
             try:
                 self._ahead.add(self._transaction, self._changes[self._safe :])
@@ -380,9 +380,9 @@ class Writer:
             self._checkpoint = checkpoint
 
 
-def _open_ahead(path: Path) -> Ahead:
+def _open_write_ahead_file(path: Path) -> WriteAheadFile:
     try:
-        return Ahead(path)
+        return WriteAheadFile(path)
     except OSError as error:
         raise StoreError(f"{path} cannot be used to store state: {error.strerror}") from error
 

@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cellblock.errors import InvalidInputError
 from cellblock.tools.apigen.names import check_server_name
 from cellblock.tools.apigen.render import Module, render, render_ambiguous, render_package
+from cellblock.tools.apigen.schema import cut
+from cellblock.tools.calling import beneath
 from cellblock.tools.calling.catalog import GENERATOR, RECORD
 from cellblock.tools.calling.text import plain
 
@@ -39,7 +41,6 @@ _DEEPEST = 250  # deeper parts of a schema are ignored
 _LEFT_OVER = 3600.0  # seconds after which an unfinished build counts as abandoned
 _BEGINNING = re.compile(rf'\s{{0,9}}\{{\s{{0,9}}"generator"\s{{0,9}}:\s{{0,9}}"{GENERATOR}"'.encode())
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RENAME_EXCHANGE = 2
 _MOST_ENTRIES = 100_000
 
@@ -52,16 +53,8 @@ def tools_hash(tools: Sequence[ToolSpec]) -> str:
     try:
         said = json.dumps([_FORMAT, listed], sort_keys=True)
     except RecursionError:
-        said = json.dumps([_FORMAT, _cut(listed, _DEEPEST)], sort_keys=True)
+        said = json.dumps([_FORMAT, cut(listed, _DEEPEST)], sort_keys=True)
     return hashlib.sha256(said.encode()).hexdigest()
-
-
-def _cut(value: Any, depth: int) -> Any:
-    if isinstance(value, dict):
-        return {key: _cut(item, depth - 1) for key, item in value.items()} if depth else None
-    if isinstance(value, list):
-        return [_cut(item, depth - 1) for item in value] if depth else None
-    return value
 
 
 def write_package(
@@ -169,19 +162,10 @@ def _listed(root: int, name: str) -> list[str]:
 def _is_generated(root: int, name: str) -> bool:
     """Return whether a package's record starts as generated. The rest is not parsed, because a session may have written it."""
     try:
-        beginning = _read(root, f"{name}/{RECORD}", 256)
+        beginning = beneath.read_at(root, f"{name}/{RECORD}", 256)
     except OSError:
         return False
     return _BEGINNING.match(beginning) is not None
-
-
-def _read(root: int, path: str, most: int) -> bytes:
-    # A pipe in a file's place would block.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(f"{path} is not a regular file")
-        return file.read(most)
 
 
 def _is_written(root: int, name: str, files: dict[str, bytes]) -> bool:
@@ -192,7 +176,7 @@ def _is_written(root: int, name: str, files: dict[str, bytes]) -> bool:
     """
     try:
         return set(_listed(root, name)) == set(files) and all(
-            _read(root, f"{name}/{file}", len(content) + 1) == content for file, content in files.items()
+            beneath.read_at(root, f"{name}/{file}", len(content) + 1) == content for file, content in files.items()
         )
     except OSError:
         return False
@@ -201,15 +185,8 @@ def _is_written(root: int, name: str, files: dict[str, bytes]) -> bool:
 def _build(root: int, name: str, files: dict[str, bytes]) -> None:
     """Write a directory next to the package, then move it into place atomically."""
     building = f".{name}.{secrets.token_hex(8)}.new"
-    os.mkdir(building, 0o755, dir_fd=root)
     try:
-        directory = os.open(building, _DIRECTORY, dir_fd=root)
-        try:
-            for file, content in files.items():
-                with os.fdopen(os.open(file, _NEW, 0o644, dir_fd=directory), "wb") as out:
-                    out.write(content)
-        finally:
-            os.close(directory)
+        beneath.make_folder(root, building, files)
         _swap(root, building, name)
     finally:
         # This is now the older package, part of an unfinished one, or missing.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from cellblock.tools.apigen.check import check_source
 from cellblock.tools.apigen.names import ambiguous_modules, field_names, member_names, module_names, with_digest
 from cellblock.tools.apigen.shapes import Property, Shape, Shapes, read_params, read_result
+from cellblock.tools.calling.interface import Unannotated
 from cellblock.tools.calling.text import docstring, plain
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _signature(name: str, params: Shapes, returns: str) -> str:
 
 def _short(one: Property, enums: dict[str, tuple[str, ...]]) -> str:
     """Return an annotation without constraints, with the values of enumerations, and with its default."""
-    tree = _Unannotated(enums).visit(ast.parse(one.annotation, mode="eval"))
+    tree = _WithValues(enums).visit(ast.parse(one.annotation, mode="eval"))
     annotation = ast.unparse(tree)
     if one.default == "None":
         annotation = annotation.removesuffix(" | None")
@@ -264,19 +265,16 @@ def _plain_default(default: str, enums: dict[str, tuple[str, ...]]) -> str:
     return repr(values[member]) if member in values else default
 
 
-class _Unannotated(ast.NodeTransformer):
+class _WithValues(Unannotated):
+    """Also replaces enumerations by their values."""
+
     def __init__(self, enums: dict[str, tuple[str, ...]]) -> None:
         self._enums = enums
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
+    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802  # the name is from ast
         if node.id not in self._enums:
             return node
         values = [*map(repr, self._enums[node.id])]
         if len(", ".join(values)) > _LONGEST_ANNOTATION:
             values = [*values[:2], "..."]
         return ast.parse(f"Literal[{', '.join(values)}]", mode="eval").body
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        if isinstance(node.value, ast.Name) and node.value.id == "Annotated" and isinstance(node.slice, ast.Tuple):
-            node = node.slice.elts[0]  # type: ignore[assignment]  # an expression like any other
-        return self.generic_visit(node)

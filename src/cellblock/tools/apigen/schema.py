@@ -201,6 +201,15 @@ def resolved(document: Any, place: str) -> Any:
     return next((schema for schema in named if _is_named(schema, place)), None)
 
 
+def cut(value: Any, depth: int) -> Any:
+    """Return a part of a schema without its deepest levels, because Python's stack is limited."""
+    if isinstance(value, dict):
+        return {key: cut(item, depth - 1) for key, item in value.items()} if depth else None
+    if isinstance(value, list | tuple):
+        return [cut(item, depth - 1) for item in value] if depth else None
+    return value
+
+
 def _step(place: Any, step: str) -> Any:
     if isinstance(place, dict):
         return place.get(step)

@@ -16,7 +16,7 @@ from typing import Any
 
 from cellblock.tools.apigen.document import NO_OBJECT, TOO_LARGE, Document
 from cellblock.tools.apigen.names import class_name, member_names, with_digest
-from cellblock.tools.apigen.schema import DEEPEST, MOST_OPTIONS, Node, merged, own, reference
+from cellblock.tools.apigen.schema import DEEPEST, MOST_OPTIONS, Node, cut, merged, own, reference
 from cellblock.tools.apigen.values import is_text, json_text, literal_of, only_value, plain_number, source_of
 
 _MOST_CLASSES = 100
@@ -387,16 +387,7 @@ def _content(what: Node | tuple[str, ...]) -> str:
     if isinstance(what, tuple):
         return repr(what)
     parts = [getattr(what, part.name) for part in fields(what) if part.name != "required"]
-    return repr([sorted(what.required), *(_cut(part, _DEEPEST_CONTENT) for part in parts)])
-
-
-def _cut(value: Any, depth: int) -> Any:
-    """Return a part of a schema without its deepest levels, because Python's stack is limited."""
-    if isinstance(value, dict):
-        return {key: _cut(item, depth - 1) for key, item in value.items()} if depth else ...
-    if isinstance(value, list | tuple):
-        return [_cut(item, depth - 1) for item in value] if depth else ...
-    return value
+    return repr([sorted(what.required), *(cut(part, _DEEPEST_CONTENT) for part in parts)])
 
 
 def _hint(schema: Any, hint: str) -> str:

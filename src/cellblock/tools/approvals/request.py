@@ -217,7 +217,7 @@ def _visible(text: str) -> Iterator[str]:
         kind = unicodedata.category(character)
         marks = marks + 1 if kind in ("Mn", "Me") else 0
         hidden = not character.isprintable() or character in _BLANK or unicodedata.combining(character) == _OVERLAY
-        yield _escape(character) if hidden or kind == "Me" or marks > _MOST_MARKS else character
+        yield character.encode("unicode_escape").decode() if hidden or kind == "Me" or marks > _MOST_MARKS else character
 
 
 def _count(blanks: re.Match[str]) -> str:
@@ -227,10 +227,6 @@ def _count(blanks: re.Match[str]) -> str:
     named = ((spaces, "space"), (tabs, "tab"), (ends, "line end"))
     counted = [f"{count:,} {name}{'s' * (count > 1)}" for count, name in named if count]
     return f"[{', '.join(counted)}]"
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def _shown(name: str) -> str:

@@ -71,10 +71,15 @@ def read(root: str | os.PathLike[str], *names: str, most: int) -> bytes:
         OSError: The file is missing or not a regular file, or a part of the path is a link.
     """
     with folder(root, *names[:-1]) as held:
-        opened = os.open(names[-1], _FILE, dir_fd=held)
+        return read_at(held, names[-1], most)
+
+
+def read_at(above: int, name: str, most: int) -> bytes:
+    """Read a file in an open folder, or its first bytes. Raises as `read`."""
+    opened = os.open(name, _FILE, dir_fd=above)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise OSError(f"{'/'.join(names)} is not a regular file")
+            raise OSError(f"{name} is not a regular file")
         with open(opened, "rb", closefd=False) as file:
             return file.read(most)
     finally:
@@ -106,13 +111,7 @@ def write_folder(above: int, name: str, files: Mapping[str, str]) -> None:
     """Write a folder of files in an open folder atomically, in place of an existing one."""
     new, old = f".{name}.{secrets.token_hex(8)}", f".{name}.{secrets.token_hex(8)}.old"
     try:
-        os.mkdir(new, 0o755, dir_fd=above)
-        held = os.open(new, _FOLDER, dir_fd=above)
-        try:
-            for file, text in files.items():
-                write(held, file, text)
-        finally:
-            os.close(held)
+        make_folder(above, new, {file: text.encode() for file, text in files.items()})
         if exists(above, name):
             os.rename(name, old, src_dir_fd=above, dst_dir_fd=above)
         os.rename(new, name, src_dir_fd=above, dst_dir_fd=above)
@@ -120,6 +119,18 @@ def write_folder(above: int, name: str, files: Mapping[str, str]) -> None:
         _remove(above, new)
         raise
     _remove(above, old)
+
+
+def make_folder(above: int, name: str, files: Mapping[str, bytes]) -> None:
+    """Create a folder of files in an open folder."""
+    os.mkdir(name, 0o755, dir_fd=above)
+    held = os.open(name, _FOLDER, dir_fd=above)
+    try:
+        for file, content in files.items():
+            with os.fdopen(os.open(file, _NEW, 0o644, dir_fd=held), "wb") as out:
+                out.write(content)
+    finally:
+        os.close(held)
 
 
 def make_package(above: int) -> None:

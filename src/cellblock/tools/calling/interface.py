@@ -81,11 +81,13 @@ def _without_constraints(field: str) -> str:
     with suppress(SyntaxError, ValueError, RecursionError):
         (statement,) = ast.parse(field).body
         if isinstance(statement, ast.AnnAssign):
-            return ast.unparse(_Unconstrained().visit(statement))
+            return ast.unparse(Unannotated().visit(statement))
     return field
 
 
-class _Unconstrained(ast.NodeTransformer):
+class Unannotated(ast.NodeTransformer):
+    """Replaces ``Annotated[TYPE, …]`` by its type."""
+
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         if isinstance(node.value, ast.Name) and node.value.id == "Annotated" and isinstance(node.slice, ast.Tuple):
             return self.visit(node.slice.elts[0])  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date, time
 from enum import Enum
@@ -193,7 +193,9 @@ class ToolRunner:
         except InvalidInputError as error:
             raise ToolRunnerError(f"The tool server's answer is not valid: {error}") from error
         resources = tuple(map(self._readable, outcome.resources))
-        more = ToolData(result) if isinstance(result, dict) else ToolText(_with_resources(result or "", resources))
+        more = (
+            ToolData(result) if isinstance(result, dict) else ToolText("\n".join(filter(None, [result, *map(str, resources)])))
+        )
         more.images, more.resources = outcome.images, resources
         return more
 
@@ -230,11 +232,6 @@ class ToolLink(ToolResource):
         """Return the text of the resource, as `read`, for code that awaits calls."""
         assert self.runner is not None
         return await self.runner.run(READ_RESOURCE, {"uri": self.uri})
-
-
-def _with_resources(text: str, resources: Iterable[ToolResource]) -> str:
-    """Append the text of resources to a text result, and a line for each other resource."""
-    return "\n".join(filter(None, [text, *map(str, resources)]))
 
 
 def _parsed(answer: pool.Answer) -> dict[str, Any]:

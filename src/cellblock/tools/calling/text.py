@@ -57,8 +57,4 @@ def docstring(text: str, indent: str = "") -> str:
 def _shown(character: str) -> str:
     if character == "\n" or unicodedata.category(character) not in _SHOWN_AS_ESCAPES:
         return character
-    return character.encode("unicode_escape").decode("ascii") if not _is_surrogate(character) else f"\\u{ord(character):04x}"
-
-
-def _is_surrogate(character: str) -> bool:
-    return "\ud800" <= character <= "\udfff"
+    return character.encode("unicode_escape").decode("ascii")

@@ -18,7 +18,6 @@ from cellblock.common.extras import require_extra
 from cellblock.errors import InvalidInputError, StateError
 from cellblock.model.decisions import CallKind
 from cellblock.tools.approvals.broker import Broker
-from cellblock.tools.approvals.request import ApprovalRequest
 from cellblock.tools.approvals.rules import Rules
 from cellblock.tools.mcp.changes import GONE, Check, ToolFacts
 from cellblock.tools.mcp.params import ServerParams, parse_params
@@ -118,7 +117,7 @@ class ToolServer:
         self._given: dict[str, ServerParams] = {}
         self._channel = ApprovalChannel(approval_required, approval_timeout)
         decided = Rules(rules.rules if rules else (), "ask" if approval_required else "allow")
-        self._broker = Broker(decided, self._offer, approval_timeout, session="tool server")
+        self._broker = Broker(decided, self._channel.offer, approval_timeout, session="tool server")
         self._servers: Servers | None = None
         self._listening: HttpServer | None = None
         self._handler: logging.Handler | None = None
@@ -217,9 +216,6 @@ class ToolServer:
                 await websocket.reject(refused.status, str(refused))
 
         return serve
-
-    def _offer(self, request: ApprovalRequest) -> None:
-        self._channel.offer(request)
 
     async def _run(self, body: bytes) -> Mapping[str, Any]:
         request = RunRequest.parse(body)

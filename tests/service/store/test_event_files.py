@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cellblock.model.sessions import ExecutionEvent, ExecutionRecord
+from cellblock.service.named.ended_executions import EndedExecution
 from cellblock.service.named.event_log import EventLog
-from cellblock.service.named.past import PastExecution
-from cellblock.service.store.beside import MAX_AT_ONCE, Beside
+from cellblock.service.store.event_files import MAX_AT_ONCE, EventFiles
 from cellblock.service.store.journal import new_id
 from cellblock.service.store.named import NamedStore
 from cellblock.wire.packed import pack
@@ -48,7 +48,7 @@ async def test_a_disk_that_stalls_holds_up_nothing_but_the_event_that_is_written
 
 
 async def test_an_event_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
-    beside = Beside(tmp_path)
+    beside = EventFiles(tmp_path)
     stalled = tmp_path / "ahead" / "0"
     os.mkfifo(stalled)
     writing = asyncio.create_task(beside.write_ahead(LARGE))
@@ -71,13 +71,13 @@ async def test_an_event_that_is_given_up_leaves_no_file(tmp_path: Path) -> None:
 
 
 async def test_what_a_killed_process_has_not_finished_is_removed_and_events_stay(tmp_path: Path) -> None:
-    killed = Beside(tmp_path)
+    killed = EventFiles(tmp_path)
     first, second = [await killed.write_ahead(LARGE) for _ in range(2)]
     assert first is not None
     assert second is not None
     assert killed.put(1, 1, LARGE, first)
     assert killed.put(1, 2, pack("x"), None)
-    later = Beside(tmp_path)
+    later = EventFiles(tmp_path)
     assert not second.exists()
     assert (tmp_path / "1-1").read_bytes() == LARGE
     assert await later.read(1, 2) == "x"
@@ -89,7 +89,7 @@ async def test_what_a_killed_process_has_not_finished_is_removed_and_events_stay
 
 @pytest.mark.parametrize("size", [MAX_AT_ONCE, MAX_AT_ONCE + 1])
 async def test_a_file_that_cannot_be_written_is_told(tmp_path: Path, size: int) -> None:
-    beside = Beside(tmp_path / "it")
+    beside = EventFiles(tmp_path / "it")
     for path in (tmp_path / "it" / "ahead" / "0", tmp_path / "it" / "1-1"):
         path.mkdir()
     assert await beside.write_ahead(LARGE[:size]) is None
@@ -106,7 +106,7 @@ async def test_reading_a_large_event_holds_up_nobody(tmp_path: Path) -> None:
     (file,) = (tmp_path / "named").glob("*-1")
     file.unlink()
     os.mkfifo(file)  # whoever reads it waits until somebody writes
-    past = PastExecution(execution, store.journal)
+    past = EndedExecution(execution, store.journal)
     first: asyncio.Task[object] = asyncio.ensure_future(anext(past.follow()))
     last = asyncio.ensure_future(store.journal.last_event(execution.id))
     for _ in range(20):

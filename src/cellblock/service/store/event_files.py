@@ -27,7 +27,7 @@ _AHEAD = "ahead"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Beside:
+class EventFiles:
     """A directory with a file for each large event."""
 
     def __init__(self, directory: Path) -> None:

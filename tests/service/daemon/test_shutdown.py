@@ -35,12 +35,13 @@ from cellblock import (
     OutcomeUnknownError,
     StoreError,
 )
-from cellblock.fronts.functions.connection import call, connection, local
+from cellblock.fronts.functions.connection import call, connection
 from cellblock.operations.executions import Executions, Follow, Lookup, Submit
 from cellblock.operations.sessions import Create, History
 from cellblock.service.daemon import control
 from cellblock.service.daemon.place import Place
 from clocks import WallClock
+from daemons import about, close_connections, crash, ended, kill
 from full_disk import own_disk
 from processes import alive, below, eventually
 
@@ -66,12 +67,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(state.parent)
 
 
-def close_connections() -> None:
-    """Close those of this thread now, and not when they are collected."""
-    for each in local.__dict__.pop("connections", {}).values():
-        each.close()
-
-
 def _text_of(path: Path) -> str:
     """Return what a file of /proc says; nothing if its process has ended."""
     try:
@@ -95,26 +90,16 @@ def in_thread(kernel: object, code: str) -> Future[cellblock.CodeExecutionResult
     return future
 
 
-def pid() -> int:
-    about = control.status()
-    assert about is not None
-    return int(about["pid"])
-
-
-async def ended(process: int) -> None:
-    await eventually(lambda: not alive(process))
-
-
 async def test_start_status_and_stop(home: Path) -> None:
     assert control.status() is None
     assert control.stop() is False
-    about = control.start()
-    assert control.start()["pid"] == about["pid"]
+    found = control.start()
+    assert control.start()["pid"] == found["pid"]
     cellblock.get_or_create("one")
     now = control.status()
     assert now is not None
     assert {name: now[name] for name in ("pid", "version", "sessions", "running", "waiting", "problems")} == {
-        "pid": about["pid"],
+        "pid": found["pid"],
         "version": cellblock.__version__,
         "sessions": 1,
         "running": 0,
@@ -123,7 +108,7 @@ async def test_start_status_and_stop(home: Path) -> None:
     }
     assert 0 <= now["uptime"] < 1000
     assert control.stop(keep=True) is True
-    await eventually(lambda: not alive(about["pid"]))
+    await eventually(lambda: not alive(found["pid"]))
     # What it had is there when it is started again, by this connection, which was open before.
     assert [(record.name, record.status) for record in cellblock.list_kernels()] == [("one", "dead")]
     assert control.stop() is True
@@ -140,11 +125,10 @@ async def test_after_a_kill_the_three_outcomes_are_told_apart(home: Path) -> Non
     two = cellblock.get_or_create("two")
     assert cellblock.execute(two, "1 + 1").return_value == "2"
     cellblock.execute(two, "")  # it is written with this one at the latest: a result may wait for 5 ms
-    about = control.status()
-    assert about is not None
-    os.kill(about["pid"], signal.SIGSTOP)
-    os.kill(about["custodian"], signal.SIGKILL)  # and with it all kernels
-    os.kill(about["pid"], signal.SIGKILL)
+    found = about()
+    os.kill(found["pid"], signal.SIGSTOP)
+    os.kill(found["custodian"], signal.SIGKILL)  # and with it all kernels
+    os.kill(found["pid"], signal.SIGKILL)
     with pytest.raises(OutcomeUnknownError, match="may have run in part") as caught:
         await asyncio.wrap_future(running)
     assert (await asyncio.wrap_future(waiting)).recovery == "restarted"  # it was submitted again by itself, as it had not run
@@ -166,8 +150,7 @@ async def test_sessions_go_on_although_what_was_stored_of_them_is_lost(home: Pat
     kernel = cellblock.get_or_create("one", tags={"a": "b"}, approve="auto")
     cellblock.execute(kernel, "x = 41")
     cellblock.get_or_create("gone")
-    os.kill(daemon := pid(), signal.SIGKILL)
-    await ended(daemon)
+    await crash()
     store = home / "named.db"
     match loss:
         case "all":
@@ -187,7 +170,7 @@ async def test_sessions_go_on_although_what_was_stored_of_them_is_lost(home: Pat
     }
     assert found["one"].tags == {"a": "b"}
     assert cellblock.execute(found["one"], "x + 1").return_value == "42"
-    problems = (control.status() or {})["problems"]
+    problems = about()["problems"]
     assert any("session 'one' was missing in the stored sessions and continues" in problem for problem in problems)
 
 
@@ -200,8 +183,7 @@ async def test_a_save_is_made_again_although_the_daemon_is_killed_in_the_middle_
     with ThreadPoolExecutor(1) as other:
         saving = other.submit(cellblock.save, "one", saved)
         await eventually(lambda: Path("began").exists())
-        os.kill(daemon := pid(), signal.SIGKILL)
-        await ended(daemon)
+        await crash()
         assert cellblock.execute("one", "len(y)").return_value == "40"
         with suppress(CellblockError):  # nobody can say whether it was done
             saving.result(60)
@@ -226,8 +208,7 @@ async def test_a_session_is_as_before_if_a_load_into_it_fails_or_the_daemon_is_k
         loading = other.submit(cellblock.load, "one", saved, workspace=True)
         await eventually(lambda: Path("began").exists())
         assert Path("data").read_text() == "saved"
-        os.kill(daemon := pid(), signal.SIGKILL)
-        await ended(daemon)
+        await crash()
         state = cellblock.execute("one", "y, open('data').read(), 'x' in globals()")
         with suppress(CellblockError):  # nobody can say whether it was done
             loading.result(60)
@@ -249,10 +230,9 @@ async def test_a_session_that_was_ended_stays_ended_although_the_daemon_is_kille
             cellblock.adopt("one", "two")
         case "wiped":
             cellblock.wipe()
-    os.kill(daemon := pid(), signal.SIGKILL)
-    await ended(daemon)
+    await crash()
     assert [record.name for record in cellblock.list_kernels()] == ([] if how == "wiped" else ["one"])
-    assert (control.status() or {})["problems"] == []
+    assert about()["problems"] == []
 
 
 async def test_code_that_no_journal_knows_any_more_runs_to_its_end(home: Path) -> None:
@@ -261,8 +241,7 @@ async def test_code_that_no_journal_knows_any_more_runs_to_its_end(home: Path) -
     os.mkfifo("go")
     call(Submit("one", live=True), b"open('go').read()\nfor _ in range(200_000): print('x' * 100)\ny = 1")
     with open("go", "w"):
-        os.kill(daemon := pid(), signal.SIGKILL)
-        await ended(daemon)
+        await crash()
         for path in home.glob("named.db*"):
             path.unlink()
         assert "runs code that is not in the journal" in str((control.start() or {})["problems"])
@@ -273,10 +252,9 @@ async def test_code_that_no_journal_knows_any_more_runs_to_its_end(home: Path) -
 async def test_that_the_last_cell_had_ended_is_no_loss(home: Path, code: str) -> None:
     kernel = cellblock.get_or_create("one")
     cellblock.execute(kernel, code)
-    os.kill(daemon := pid(), signal.SIGKILL)
-    await ended(daemon)
+    await crash()
     assert cellblock.execute(kernel, "1").ok
-    assert (control.status() or {})["problems"] == []
+    assert about()["problems"] == []
 
 
 async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
@@ -292,7 +270,7 @@ async def test_a_kill_of_the_daemon_alone_loses_nothing(home: Path) -> None:
         first.append(event)
         if "199" in str(event["data"]):
             break
-    os.kill(pid(), signal.SIGKILL)
+    kill()
     assert call(Lookup(record["id"]))["state"] == "running"
     assert [entry["code"] for entry in call(History("one"))] == ["x = 41"]
     rest = in_thread(kernel, "x + 3")
@@ -316,15 +294,14 @@ async def test_a_client_gets_its_result_although_a_clock_was_set_back_since_its_
         clock.ahead = -7200.0
         waiting = in_thread("one", "open('go').read(); 5")
         with await asyncio.to_thread(open, "go", "w"):
-            os.kill(pid(), signal.SIGKILL)
+            kill()
         assert (await asyncio.wrap_future(waiting)).return_value == "5"
 
 
 async def test_a_session_that_is_bound_to_a_connection_ends_with_a_daemon_that_is_killed(home: Path) -> None:
     connection().call(Create("bound", {"sandbox": False}, fresh=True, bound=True))
     result = cellblock.execute("bound", "import os; os.getpid()")
-    daemon = pid()
-    os.kill(daemon, signal.SIGKILL)
+    kill()
     assert cellblock.list_kernels() == []
     await ended(int(result.return_value or 0))
 
@@ -335,10 +312,9 @@ async def test_the_end_of_the_custodian_is_noticed(home: Path) -> None:
     running = call(Submit("one", key="k"), code)
     await eventually(Path("ran").exists)
     waiting = call(Submit("one"), b"open('never', 'w')")
-    about = control.status()
-    assert about is not None
-    os.kill(about["custodian"], signal.SIGKILL)
-    await ended(about["pid"])
+    found = about()
+    os.kill(found["custodian"], signal.SIGKILL)
+    await ended(found["pid"])
     assert "the custodian has ended" in (home / "daemon.log").read_text()
     assert call(Lookup(running["id"]))["state"] == "done"
     (_, result) = connection().follow(Follow(running["id"]))
@@ -355,7 +331,7 @@ async def test_the_daemon_ends_in_good_order_while_cells_run(home: Path) -> None
     code = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('ran', 'w')\nwhile True: time.sleep(1)"
     running = in_thread(kernel, code)
     await eventually(Path("ran").exists)
-    daemon = pid()
+    daemon = about()["pid"]
     processes = below(daemon)
     os.kill(daemon, signal.SIGTERM)
     # It ends when its kernel does, and says so; its client learns it from the next daemon, if need be.
@@ -379,12 +355,12 @@ async def test_a_daemon_that_nobody_needs_ends(home: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 async def test_a_daemon_whose_directory_is_gone_ends(home: Path) -> None:
     cellblock.get_or_create("one")
-    first = pid()
+    first = about()["pid"]
     home.rename(home.with_name("elsewhere"))
     second = control.start()["pid"]
     assert second != first
     await ended(first)
-    assert pid() == second
+    assert about()["pid"] == second
     assert "the daemon ends" in (home.with_name("elsewhere") / "daemon.log").read_text()
 
 
@@ -508,7 +484,7 @@ async def test_code_that_is_submitted_while_the_daemon_ends_runs_in_the_next_one
     """Only what waits in the daemon, or runs there, is told that it ends."""
     cellblock.get_or_create("one")
     for _ in range(3):
-        daemon = pid()
+        daemon = about()["pid"]
         os.kill(daemon, signal.SIGTERM)
         while alive(daemon):
             with suppress(NotRunError):  # the first may have come before the signal
@@ -522,18 +498,16 @@ async def test_code_that_is_submitted_while_the_daemon_ends_runs_in_the_next_one
 async def test_a_full_disk_refuses_new_code_and_loses_nothing(home: Path) -> None:
     kernel = cellblock.get_or_create("one", recovery="none")  # a checkpoint would write to files in memory, which count here
     cellblock.execute(kernel, "x = 1")
-    daemon = pid()
+    daemon = about()["pid"]
     before = resource.prlimit(daemon, resource.RLIMIT_FSIZE)
     resource.prlimit(daemon, resource.RLIMIT_FSIZE, (100, before[1]))
     with pytest.raises(StoreError, match="nothing was done"):
         cellblock.execute(kernel, "open('ran', 'w')")
-    about = control.status()
-    assert about is not None
-    assert "nothing can be stored" in about["problems"][0]
+    assert "nothing can be stored" in about()["problems"][0]
     assert not Path("ran").exists()
     resource.prlimit(daemon, resource.RLIMIT_FSIZE, before)
     assert cellblock.execute(kernel, "x").return_value == "1"
-    assert pid() == daemon
+    assert about()["pid"] == daemon
 
 
 @pytest.mark.slow
@@ -544,26 +518,25 @@ async def test_a_disk_that_becomes_read_only_refuses_new_code_and_loses_nothing(
         home.chmod(0o700)
         kernel = cellblock.get_or_create("one")
         cellblock.execute(kernel, "x = 1")
-        daemon, running = pid(), in_thread(kernel, "x = open('go').read(); x")
+        daemon, running = about()["pid"], in_thread(kernel, "x = open('go').read(); x")
         with await asyncio.to_thread(open, "go", "w") as go:
             break_it()
             with pytest.raises(StoreError, match="its file system is read-only; nothing was done"):
                 cellblock.execute(cellblock.get_or_create("two"), "open('ran', 'w')")
             go.write("text")
         assert (await asyncio.wrap_future(running)).return_value == "'text'"
-        about = control.status()
-        assert about is not None
-        assert about["problems"] == ["nothing can be stored, so no new code runs: its file system is read-only"]
-        assert (about["pid"], Path("ran").exists()) == (daemon, False)
+        found = about()
+        assert found["problems"] == ["nothing can be stored, so no new code runs: its file system is read-only"]
+        assert (found["pid"], Path("ran").exists()) == (daemon, False)
         control.stop()
         await ended(daemon)
-        await eventually(lambda: not alive(about["custodian"]))
+        await eventually(lambda: not alive(found["custodian"]))
 
 
 @pytest.mark.slow
 async def test_a_client_for_whom_no_descriptor_is_left_is_told_so_and_the_others_go_on(home: Path) -> None:
     kernel = cellblock.get_or_create("one", recovery="none")
-    daemon = pid()
+    daemon = about()["pid"]
     before = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
     resource.prlimit(daemon, resource.RLIMIT_NOFILE, (1 + max(map(int, os.listdir(f"/proc/{daemon}/fd"))), before[1]))
     clients = [Place(home).connect() for _ in range(20)]  # they say nothing, and have to be waited for
@@ -578,7 +551,7 @@ async def test_a_client_for_whom_no_descriptor_is_left_is_told_so_and_the_others
         assert client is not None
         client.close()
     assert (await asyncio.wrap_future(in_thread(kernel, "3"))).return_value == "3"
-    assert pid() == daemon
+    assert about()["pid"] == daemon
 
 
 @pytest.mark.slow
@@ -588,10 +561,10 @@ async def test_a_damaged_file_is_moved_aside_and_told(home: Path) -> None:
     (home / "named.db").write_bytes(b"nonsense" * 2000)
     with open(home / "daemon.log", "ab") as log:
         log.write(b"." * 5_000_000 + b"\n")
-    about = control.start()
+    found = control.start()
     assert (home / "daemon.log.1").stat().st_size > 5_000_000, "logs rotate"
-    assert about["sessions"] == 0
-    assert "moved to" in about["problems"][0]
+    assert found["sessions"] == 0
+    assert "moved to" in found["problems"][0]
     assert "is damaged" in (home / "daemon.log").read_text()
     with pytest.raises(NotFoundError):
         cellblock.execute("one", "1")
@@ -636,5 +609,5 @@ def test_kernels_of_another_version_are_ended_and_the_next_daemon_says_so(home: 
     process.wait()
     close_connections()
     assert "NameError" in str(cellblock.execute("a", "os.getpid()").error)
-    (said,) = (control.status() or {})["problems"]
+    (said,) = about()["problems"]
     assert "another version of cellblock" in said

@@ -26,7 +26,7 @@ _MOVED = 10.0
 """Seconds for which the directory may be missing: a user may restore it."""
 
 
-async def until_the_end(server: Server, place: Place, lock: int, idle: float | None, listen: Callable[[], object]) -> None:
+async def until_shutdown(server: Server, place: Place, lock: int, idle: float | None, listen: Callable[[], object]) -> None:
     """Return when the daemon has to end.
 
     Args:

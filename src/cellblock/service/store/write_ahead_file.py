@@ -29,7 +29,7 @@ _FORMAT = 2
 """The version of `marshal` that each version of Python can read."""
 
 
-class Ahead:
+class WriteAheadFile:
     """A write-ahead file. Only one process has it open."""
 
     def __init__(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class Ahead:
 
 
 def _read(record: bytes) -> tuple[int, list[Change]] | None:
-    """Parse a record; return None if `Ahead.add` has not written it, although its checksum fits."""
+    """Parse a record; return None if `WriteAheadFile.add` has not written it, although its checksum fits."""
     try:
         number, added = marshal.loads(record)  # noqa: S302  # the file belongs to this user alone
         changes: list[Change] = [(statement, tuple(values)) for statement, values in added]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cellblock.host import Session
 
 
-class PastExecution:
+class EndedExecution:
     """An ended execution, with the interface of `Execution`.
 
     Attributes:
@@ -53,9 +53,6 @@ class PastExecution:
         """The last event of an execution if only its key is still known."""
         lost = f"execution {self.record.id} ran, but its result is no longer stored; it does not run again"
         return ExecutionEvent(1, "failed", {"error": "OutcomeUnknownError", "message": lost, "ran": "yes"})
-
-    async def changed(self) -> None:
-        """Return at once: no events follow."""
 
     async def follow(self, after: int = 0) -> AsyncGenerator[ExecutionEvent, None]:
         """Yield events after a number, as `Execution.follow` does."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cellblock.service.store.ahead import Ahead, Change
+from cellblock.service.store.write_ahead_file import Change, WriteAheadFile
 from full_disk import file_size_limit
 
 
@@ -24,12 +24,12 @@ def change(number: int) -> Change:
 
 
 def test_the_next_process_reads_what_was_added_for_its_transaction(path: Path) -> None:
-    ahead = Ahead(path)
+    ahead = WriteAheadFile(path)
     ahead.add(7, [change(1), change(2)])
     ahead.add(7, [change(3)])
     assert path.stat().st_mode & 0o777 == 0o600
     ahead.close()
-    again = Ahead(path)
+    again = WriteAheadFile(path)
     assert again.read(7) == [change(1), change(2), change(3)]
     assert again.read(8) == again.read(6) == []
     again.clear()
@@ -39,18 +39,18 @@ def test_the_next_process_reads_what_was_added_for_its_transaction(path: Path) -
 
 
 def test_of_a_file_that_is_cut_or_damaged_anywhere_a_prefix_is_read(path: Path) -> None:
-    ahead = Ahead(path)
+    ahead = WriteAheadFile(path)
     for number in range(20):
         ahead.add(1, [change(number)])
     ahead.close()
     whole, chance = path.read_bytes(), random.Random(1)
     counts = set()
-    for _ in range(300):
+    for _ in range(100):
         data = bytearray(whole[: chance.randrange(len(whole) + 1)])
         if data and chance.random() < 0.5:
             data[chance.randrange(len(data))] ^= chance.randrange(1, 256)
         path.write_bytes(data)
-        opened = Ahead(path)
+        opened = WriteAheadFile(path)
         found = [n for _, (n, *_) in opened.read(1)]
         opened.close()
         assert found == list(range(len(found)))
@@ -60,7 +60,7 @@ def test_of_a_file_that_is_cut_or_damaged_anywhere_a_prefix_is_read(path: Path) 
 
 @pytest.mark.parametrize("room", [0, 1, 30])
 def test_what_does_not_fit_on_the_disk_is_not_there_at_all(path: Path, room: int) -> None:
-    ahead = Ahead(path)
+    ahead = WriteAheadFile(path)
     ahead.add(1, [change(1)])
     size = path.stat().st_size
     with file_size_limit(size + room), pytest.raises(OSError, match=r"space|large"):
@@ -76,11 +76,11 @@ def test_what_does_not_fit_on_the_disk_is_not_there_at_all(path: Path, room: int
     [b"", b"not marshal", marshal.dumps(7), marshal.dumps((1, 7)), marshal.dumps((1, [7])), marshal.dumps((1, [(7, ())]))],
 )
 def test_a_record_that_was_not_written_by_us_ends_what_is_read_although_its_checksum_fits(path: Path, record: bytes) -> None:
-    ahead = Ahead(path)
+    ahead = WriteAheadFile(path)
     ahead.add(1, [change(1)])
     with path.open("ab") as file:
         file.write(struct.pack("<II", len(record), zlib.crc32(record)) + record)
     ahead.close()
-    again = Ahead(path)
+    again = WriteAheadFile(path)
     assert again.read(1) == [change(1)]
     again.close()
