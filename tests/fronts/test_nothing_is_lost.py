@@ -179,7 +179,7 @@ def parts(count: int) -> pytest.MarkDecorator:
 @pytest.mark.parametrize(
     ("isolate", "part", "count"),
     [
-        *(pytest.param("native", part, 120, marks=pytest.mark.long) for part in range(1, 4)),
+        *(pytest.param("native", part, 121, marks=pytest.mark.long) for part in range(1, 4)),
         *(pytest.param("landlock", part, 120, marks=pytest.mark.long) for part in range(2)),
         *(pytest.param("none", part, 153, marks=pytest.mark.long) for part in range(7)),
     ],
