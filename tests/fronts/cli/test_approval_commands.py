@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 import cellblock
 from cellblock.errors import DaemonError
-from cellblock.fronts.cli import approval_commands, main
+from cellblock.fronts.cli import approval_commands, main, output
+from cellblock.model.decisions import Decision
+from cellblock.tools.registry.approvals import Approvals
 from daemons import own_daemon
 from processes import eventually
 from terminals import cellblock as command
@@ -86,6 +89,27 @@ async def test_all_that_waits_is_denied(capsys: pytest.CaptureFixture[str]) -> N
     with terminal(*command("approvals", "list"), columns=200) as screen:
         screen.wait_for("  a  deny")
         assert screen.end() == 0
+
+
+async def test_decisions_that_are_not_shown_whole_say_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = {"long": f"{'x' * 300} rm", "blanks": f"echo{' ' * 5000}; rm", "huge": "y" * 200_000}
+    with Approvals() as trail:
+        for name, command_line in lines.items():
+            payload = json.dumps({"command": command_line}).encode()
+            await trail.add(Decision("allow", "person", "of this test", "shell", "shell", name, payload, time.time(), ""))
+    assert main(["approvals", "list", "--session", "of this test"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [decision["complete"] for decision in found] == [True, True, False]
+    assert json.loads(found[0]["arguments"])["command"] == lines["long"]
+    monkeypatch.setattr(output, "wants_json", bool)
+    assert main(["approvals", "list", "--session", "of this test"]) == 0
+    long, blanks, huge = capsys.readouterr().out.splitlines()
+    assert "x… [" in long
+    assert "more characters: --json shows them]" in long
+    assert "echo[5,000 spaces]; rm" in blanks
+    assert "only the beginning of its arguments is on record]" in huge
 
 
 def test_decisions_are_listed_without_a_daemon_to_ask_for_names(
