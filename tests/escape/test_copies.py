@@ -43,3 +43,13 @@ def test_the_test_of_every_mutation_exists() -> None:
         if not path.is_file() or f"def {name}(" not in path.read_text(encoding="utf-8"):
             missing.append(f"{row}: {mutant.test}")
     assert not missing
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(1)
+def test_the_variant_of_every_mutation_exists() -> None:
+    root = SOURCE.parents[1]
+    tests = sorted({f"{root}/tests/{mutant.test}" for mutant in MUTANTS.values()})
+    collecting = [sys.executable, "-m", "pytest", "--quiet", "--whole", "--collect-only", *tests]
+    found = subprocess.run(collecting, cwd=root, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
