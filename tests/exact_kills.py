@@ -75,6 +75,8 @@ class Script:
         self.workspace = workspace
         self.notes = notes
         self.state: list[int] = []
+        self.ticks = False
+        """Whether a task runs. A redo keeps what it has changed since the undo, and says so."""
 
     def note(self, *states: Sequence[int], redo: Sequence[int] | None = None, tried: bool = False) -> None:
         """Note which states the next host may find, the one that a redo leads to, and whether a redo was begun."""
@@ -105,6 +107,7 @@ class Script:
     async def task(self) -> None:
         """Run a cell that leaves a task, which changes a variable and a file all the time."""
         await self.cell(TICK)
+        self.ticks = True
 
     async def values(self) -> None:
         """Put a value into the session, and get it: no cell of the history, but code that asks for it."""
@@ -121,7 +124,7 @@ class Script:
         self.note(before, after)
         await self.session.undo(count)
         self.now(after)
-        self.note(after, redo=before)
+        self.note(after, redo=None if self.ticks else before)
 
     async def mark(self) -> None:
         """Make and drop checkpoints, after which an undo can still be reversed."""

@@ -36,8 +36,9 @@ LEFT_OUT = pytest.StashKey[int]()
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Return whether a run has no samples: `--whole` is given, or tests are named."""
-    return bool(config.option.whole or config.option.keyword or any("::" in argument for argument in config.args))
+    """Return whether a run has no samples: `--whole` is given, tests are named, or what has failed runs again."""
+    wanted = config.option.whole or config.option.keyword or getattr(config.option, "lf", False)
+    return bool(wanted or any("::" in argument for argument in config.args))
 
 
 def not_sampled(items: Sequence[pytest.Item], seed: str) -> set[pytest.Item]:
