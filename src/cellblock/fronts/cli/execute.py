@@ -22,6 +22,8 @@ from cellblock.operations.sessions import Create
 from cellblock.service import settings
 from cellblock.service.daemon.daemon_connection import SessionConnection
 
+_FOR_NEW_SESSIONS = "options apply to new sessions only, and --id names an existing one: leave them out"
+
 DEFAULT_SESSION = "default"
 """The session that runs code if none is named."""
 
@@ -61,9 +63,7 @@ def run(
         name = DEFAULT_SESSION
     chosen(name, session_id)
     if options and session_id is not None:
-        raise InvalidInputError(
-            f"{', '.join(sorted(options))}: options apply to new sessions only, and --id names an existing one: leave them out"
-        )
+        raise InvalidInputError(f"{', '.join(sorted(options))}: {_FOR_NEW_SESSIONS}")
     for_programs = for_model or as_json or (not as_text and wants_json(asked=False))
     body = _code(code, file)
     request = Submit(
@@ -87,9 +87,15 @@ def run(
     result = until_taken(execute)
     if for_programs and not for_model:
         print_json(result)
-    if unnamed and code is not None and code.isidentifier() and (result["error"] or {}).get("ename") == "NameError":
-        say(f"cellblock: {code} was run as code; to run code in the session of this name: cellblock exec {code} CODE")
+    if unnamed:
+        _explain_name(code, result)
     return live.exit_status(result)
+
+
+def _explain_name(code: str | None, result: Mapping[str, Any]) -> None:
+    """If the only argument was an unknown name, say how to run code in the session of this name."""
+    if code is not None and code.isidentifier() and (result["error"] or {}).get("ename") == "NameError":
+        say(f"cellblock: {code} was run as code; to run code in the session of this name: cellblock exec {code} CODE")
 
 
 def _submit(connection: SessionConnection, name: str | None, request: Submit, body: bytes) -> str:

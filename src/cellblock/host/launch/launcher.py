@@ -1,4 +1,4 @@
-"""The launcher protocol of `ForkServer` and `Spawner`, and their common parts."""
+"""The base class of `ForkServer` and `Spawner`, and their common parts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Ends:
         os.close(self.stderr)
 
 
-class Launcher:
+class Launcher(ABC):
     """Starts kernels for sessions. The defaults suit a launcher that has nothing to prepare and no queue."""
 
     interpreter: tuple[str, ...] | None = None
@@ -70,13 +71,13 @@ class Launcher:
         """Whether it can still start kernels."""
         return True
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027  # by default, there is nothing to prepare
         """Start to prepare in the background."""
 
-    async def start(self, timeout: float) -> None:
+    async def start(self, timeout: float) -> None:  # noqa: B027  # as above
         """Prepare to start kernels, within a time limit in seconds."""
 
-    async def room(self, timeout: float) -> None:
+    async def room(self, timeout: float) -> None:  # noqa: B027  # by default, there is no queue
         """Wait until `launch` can be called. The call must follow at once.
 
         Raises:
@@ -87,10 +88,11 @@ class Launcher:
         """Return whether its kernels are known to have the same directory at a path as this process."""
         return True
 
+    @abstractmethod
     def launch(self, number: int, setup: Setup) -> Ends:
         """Start the processes of one kernel, without waiting for the kernel to be ready."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self, number: int) -> None:
         """Kill a kernel's init, and all its child processes."""
 
@@ -98,6 +100,7 @@ class Launcher:
         """Return the directory for the packages of a kernel's session, if any."""
         return None
 
+    @abstractmethod
     def explain(self, number: int, said: str, status: int | None, cause: str) -> LaunchError:
         """Return the reason why a kernel ended before it was ready.
 
@@ -107,8 +110,8 @@ class Launcher:
             status: Its worker's wait status, if init reported it.
             cause: The cause as derived from its end, for people.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def close(self) -> None:
         """End every process of this launcher."""
 

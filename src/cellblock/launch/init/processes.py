@@ -35,7 +35,7 @@ _STOPPED = frozenset((b"T", b"t", b"Z", b"X"))
 """States of threads in /proc (proc_pid_stat(5)) that run nothing, or not until a signal"""
 
 _WAITING = _STOPPED | {b"S"}
-"""States in which a thread waits: it sleeps, is stopped, or has ended"""
+"""States of a thread that does not run: sleeping, stopped or ended"""
 
 _STUCK = frozenset((b"D", b"Z", b"X"))
 """States in which a thread stays that was killed: it has ended, or waits for a device"""
