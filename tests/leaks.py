@@ -53,12 +53,13 @@ class Watch:
         self._warm = await eventually(self._warm_processes)
 
     def _warm_processes(self) -> set[int] | None:
-        """Return this process and all below it, if each zygote has the kernel that it forks ahead: its init has a worker."""
+        """Return this process and all below it, if each zygote has the kernel that it forks ahead."""
         self._tree = found = tree(os.getpid())
         booted = {pid for pid in found if _is_booted(pid)}
         zygotes = booted - {child for pid in booted for child in found[pid]}  # an init has the command line of its zygote
         for zygote in zygotes:
-            if not (found[zygote] and all(found.get(init) for init in found[zygote])):
+            inits = found[zygote]
+            if not (all(found.get(init) for init in inits) and any(_is_spare(init) for init in inits)):
                 return None
         return {os.getpid(), *_without_services(found)}
 
@@ -80,6 +81,17 @@ async def _settle(before: set[int], opened: int, ready: Sequence[object]) -> Non
 
 def _is_booted(pid: int) -> bool:
     return command_line(pid).split(" ")[1:2] == [BOOT]
+
+
+def _is_spare(init: int) -> bool:
+    """Tell whether an init waits for a session: it has two sockets, and gets more with one.
+
+    The only init of a zygote may be that of a session of several tests, which has just taken the spare of another test.
+    """
+    try:
+        return sum(target.startswith("socket:") for target in descriptors(init).values()) == 2
+    except OSError:
+        return False  # it has just ended
 
 
 def _without_services(pids: Iterable[int]) -> set[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cellblock.host.kernels.pairs import Instant, Pair, Pairs, Span
 
 _AT = Instant(0, 0)
@@ -69,6 +71,16 @@ def test_a_clock_that_is_set_makes_two_spans() -> None:
     before, after = Span(Instant(0, 0), Instant(hour, second)).times()
     assert before[0] == 0
     assert before[1] < hour / 2 < after[0] < after[1] == hour
+
+
+def test_what_tasks_change_just_before_a_cell_is_their_own(tmp_path: Path) -> None:
+    """The coarse clock, by which a cell begins, is behind the times that Linux gives files since 6.13."""
+    file = tmp_path / "f"
+    for _ in range(200):
+        file.write_bytes(b"")
+        file.stat()  # the next change gets a fine time
+        file.write_bytes(b"x")
+        assert file.stat().st_ctime_ns <= Instant.before_changes().after_changes().files
 
 
 def test_an_undone_pair_can_come_back() -> None:

@@ -48,6 +48,14 @@ class Instant(NamedTuple):
         """Return the current time, with no file change earlier from now on."""
         return cls(files_time(), time.monotonic_ns())
 
+    def after_changes(self) -> Instant:
+        """Return this time, from `before_changes`, with no file change later until then.
+
+        Since Linux 6.13, file systems take finer times than the coarse clock for files whose times were read (multigrain
+        timestamps).
+        """
+        return self._replace(files=self.files + _STEP)
+
 
 class Span(NamedTuple):
     """The time interval in which code ran; the end may be unknown."""

@@ -345,7 +345,7 @@ class SessionState:
             self._end_redos(unless_followed=True)
         self._earlier = self.before, self.after
         if self.changing:
-            self.pairs.end(event.at)
+            self.pairs.end(event.at.after_changes())
         self.before, self.state = self.state, event.state
         self.after = self._cells[self._line[-1]].entry.tag if self._line else ""
         self.pairs.begin(event.state, event.at)
