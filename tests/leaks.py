@@ -7,10 +7,12 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
 
 import pytest
 
-from cellblock import Host
+from cellblock import Host, Session
 from cellblock.launch.zygote import boot
 from processes import command_line, descriptors, eventually, tree
 
@@ -38,7 +40,7 @@ class Watch:
         What outlives tests are the shared zygotes, each with the one kernel that it forks ahead, so it is the number of
         processes that must not have grown.
         """
-        if tree(os.getpid()) != self._tree:
+        if tree(os.getpid()) != self._tree or self._warm_processes() is None:  # a spare can be a session's kernel by now
             self.loop.run_until_complete(self._warm_up(shared))
         before, files, opened = self._warm, _temporary_files(), len(_opened())
         ready = self.loop._ready  # type: ignore[attr-defined]  # what the loop calls in its next turn
@@ -50,6 +52,9 @@ class Watch:
     async def _warm_up(self, shared: Sequence[Host]) -> None:
         for host in shared:
             await host.start()  # the test before may have killed its zygote
+        sessions = cast("list[Session]", [session for host in shared for session in host._sessions])
+        # Or a kernel, which is being replaced.
+        await eventually(lambda: not any(session._kernels._starting for session in sessions))
         self._warm = await eventually(self._warm_processes)
 
     def _warm_processes(self) -> set[int] | None:
@@ -58,9 +63,10 @@ class Watch:
         booted = {pid for pid in found if _is_booted(pid)}
         zygotes = booted - {child for pid in booted for child in found[pid]}  # an init has the command line of its zygote
         for zygote in zygotes:
-            inits = found[zygote]
-            if not (all(found.get(init) for init in inits) and any(_is_spare(init) for init in inits)):
+            if not (found[zygote] and all(found.get(init) for init in found[zygote]) and _has_spare(zygote)):
                 return None
+        if tree(os.getpid()) != found:  # the spare is newer
+            return None
         return {os.getpid(), *_without_services(found)}
 
 
@@ -83,15 +89,16 @@ def _is_booted(pid: int) -> bool:
     return command_line(pid).split(" ")[1:2] == [BOOT]
 
 
-def _is_spare(init: int) -> bool:
-    """Tell whether an init waits for a session: it has two sockets, and gets more with one.
+def _has_spare(zygote: int) -> bool:
+    """Tell whether a zygote has forked the next kernel: then it polls without a time limit.
 
-    The only init of a zygote may be that of a session of several tests, which has just taken the spare of another test.
+    The number of its inits does not tell: one can be that of a session of several tests, which has just taken the spare.
     """
     try:
-        return sum(target.startswith("socket:") for target in descriptors(init).values()) == 2
+        number, *arguments = Path(f"/proc/{zygote}/syscall").read_text().split()  # or "running"
     except OSError:
-        return False  # it has just ended
+        return True  # this system does not say it
+    return (number, *arguments[2:3]) in (("7", "0xffffffff"), ("271", "0x0"), ("73", "0x0"))  # poll, or ppoll
 
 
 def _without_services(pids: Iterable[int]) -> set[int]:

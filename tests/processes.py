@@ -85,12 +85,12 @@ def asleep(pid: int) -> bool:
     return _state(pid) == b"S"
 
 
-def descriptors(pid: int | str = "self") -> dict[int, str]:
-    """Return the open descriptors of a process and what they are."""
+def descriptors() -> dict[int, str]:
+    """Return this process's open descriptors and what they are."""
     found = {}
-    for name in os.listdir(f"/proc/{pid}/fd"):
+    for name in os.listdir("/proc/self/fd"):
         try:
-            found[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue
     return found
