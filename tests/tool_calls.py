@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,6 @@ from cellblock.tools.calling.content import ToolImage, ToolOutcome, ToolResource
 from cellblock.tools.mcp.changes import ToolFacts
 from cellblock.tools.serving.listen import HttpServer
 from cellblock.tools.serving.tool_app import session_app
-
-Behaviour = Callable[[dict[str, Any]], Awaitable[ToolOutcome]]
 
 
 class Recorded:

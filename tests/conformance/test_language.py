@@ -349,17 +349,6 @@ async def test_completion_inspection_and_history(session: Session) -> None:
     assert (last.code, last.status, last.execution_count) == ("1/0", "error", 2)
 
 
-COUNTED = """
-class Name(str):
-    looks = 0
-    __hash__ = str.__hash__
-    def __getitem__(self, place):
-        Name.looks += 1
-        return str.__getitem__(self, place)
-globals()[Name("variable_of_mine")] = 1
-"""
-
-
 async def test_working_dir_is_restored_after_each_cell_and_says_so(host: Host, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

@@ -14,8 +14,6 @@ from cells import ok, value
 from processes import eventually
 from suite import first_quick
 
-C_PRINTF = "import ctypes; libc = ctypes.CDLL(None); libc.printf(b'from C\\n')"
-
 HEARD = {
     "print": ("print('heard')", "heard\n"),
     "print without a newline": ("print('heard', end='')", "heard"),

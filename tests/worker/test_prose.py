@@ -8,8 +8,6 @@ from cellblock import Session
 from cellblock.worker.prose import code_of
 from cells import ok
 
-FENCE = "```"
-
 
 def same(text: str) -> str:
     return text
