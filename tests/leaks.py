@@ -53,7 +53,7 @@ class Watch:
         for host in shared:
             await host.start()  # the test before may have killed its zygote
         sessions = cast("list[Session]", [session for host in shared for session in host._sessions])
-        # Or a kernel, which is being replaced.
+        # A kernel that the test before has killed may be being replaced.
         await eventually(lambda: not any(session._kernels._starting for session in sessions))
         self._warm = await eventually(self._warm_processes)
 
@@ -95,10 +95,13 @@ def _has_spare(zygote: int) -> bool:
     The number of its inits does not tell: one can be that of a session of several tests, which has just taken the spare.
     """
     try:
-        number, *arguments = Path(f"/proc/{zygote}/syscall").read_text().split()  # or "running"
+        system_call = Path(f"/proc/{zygote}/syscall").read_text().split()  # or "running"
     except OSError:
         return True  # this system does not say it
-    return (number, *arguments[2:3]) in (("7", "0xffffffff"), ("271", "0x0"), ("73", "0x0"))  # poll, or ppoll
+    if len(system_call) < 4:
+        return False
+    number, limit = system_call[0], int(system_call[3], 16)
+    return limit & 0xFFFFFFFF == 0xFFFFFFFF if number == "7" else number in ("271", "73") and limit == 0  # poll, or ppoll
 
 
 def _without_services(pids: Iterable[int]) -> set[int]:
