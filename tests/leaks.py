@@ -40,7 +40,8 @@ class Watch:
         What outlives tests are the shared zygotes, each with the one kernel that it forks ahead, so it is the number of
         processes that must not have grown.
         """
-        if tree(os.getpid()) != self._tree or self._warm_processes() is None:  # a spare can be a session's kernel by now
+        known = self._tree
+        if self._warm_processes() is None or self._tree != known:  # as long as they are the same, so is `_warm`
             self.loop.run_until_complete(self._warm_up(shared))
         before, files, opened = self._warm, _temporary_files(), len(_opened())
         ready = self.loop._ready  # type: ignore[attr-defined]  # what the loop calls in its next turn
