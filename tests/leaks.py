@@ -30,7 +30,6 @@ class Watch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._warm: set[int] = set()
         self._tree: dict[int, set[int]] | None = None  # not known yet
 
     @contextmanager
@@ -41,22 +40,24 @@ class Watch:
         processes that must not have grown.
         """
         known = self._tree
-        if self._warm_processes() is None or self._tree != known:  # as long as they are the same, so is `_warm`
-            self.loop.run_until_complete(self._warm_up(shared))
-        before, files, opened = self._warm, _temporary_files(), len(_opened())
+        before = self._warm_processes()
+        if before is None or self._tree != known:
+            before = self.loop.run_until_complete(self._warm_up(shared))
+        files, opened = _temporary_files(), len(_opened())
         ready = self.loop._ready  # type: ignore[attr-defined]  # what the loop calls in its next turn
         yield
         if ready or len(tree(os.getpid())) >= len(before) or len(_opened()) > opened:
             self.loop.run_until_complete(_settle(before, opened, ready))
         assert not {name for name in _temporary_files() - files if not name.startswith("pytest-of-")}
 
-    async def _warm_up(self, shared: Sequence[Host]) -> None:
+    async def _warm_up(self, shared: Sequence[Host]) -> set[int]:
         for host in shared:
             await host.start()  # the test before may have killed its zygote
         sessions = cast("list[Session]", [session for host in shared for session in host._sessions])
         # A kernel that the test before has killed may be being replaced.
         await eventually(lambda: not any(session._kernels._starting for session in sessions))
-        self._warm = await eventually(self._warm_processes)
+        warm: set[int] = await eventually(self._warm_processes)
+        return warm
 
     def _warm_processes(self) -> set[int] | None:
         """Return this process and all below it, if each zygote has the kernel that it forks ahead."""
