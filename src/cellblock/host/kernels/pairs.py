@@ -49,10 +49,9 @@ class Instant(NamedTuple):
         return cls(files_time(), time.monotonic_ns())
 
     def after_changes(self) -> Instant:
-        """Return this time, from `before_changes`, with no file change later until then.
+        """Return an upper bound of the times of files that changed before this instant, which `before_changes` made.
 
-        Since Linux 6.13, file systems take finer times than the coarse clock for files whose times were read (multigrain
-        timestamps).
+        Since Linux 6.13, a file whose times were read gets a finer time than the coarse clock's (multigrain timestamps).
         """
         return self._replace(files=self.files + _STEP)
 
